@@ -1,0 +1,281 @@
+//! What is asked of a store and what it answers.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{clock::Sent, fence::Fence, limits::Ttl, name::LockName, owner::Owner};
+
+/// How a lock is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One holder, nobody beside it.
+    Exclusive,
+    /// Any number of shared holders, no exclusive one.
+    Shared,
+    /// `count` of the `of` permits that the lock has.
+    Permits {
+        /// Permits wanted by this claim.
+        count: u32,
+        /// Permits there are; stored with the first claim, a differing number is refused.
+        of: u32,
+    },
+}
+
+/// One lock and how it is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The lock.
+    pub name: LockName,
+    /// How it is wanted.
+    pub mode: Mode,
+}
+
+/// An owner value and what is, or was, claimed under it.
+///
+/// Every change in a store is conditional on it (O2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The owner value, unique to this claim (O1).
+    pub owner: Owner,
+    wants: Arc<[Want]>,
+}
+
+impl Holding {
+    /// One lock, wanted exclusively.
+    pub fn exclusive(name: LockName, owner: Owner) -> Self {
+        let want = Want { name, mode: Mode::Exclusive };
+        Self { owner, wants: Arc::new([want]) }
+    }
+
+    /// Several locks, all or nothing. `None` when the list is empty.
+    pub fn several(wants: Vec<Want>, owner: Owner) -> Option<Self> {
+        (!wants.is_empty()).then(|| Self { owner, wants: wants.into() })
+    }
+
+    /// The locks, never none.
+    pub fn wants(&self) -> &[Want] {
+        &self.wants
+    }
+
+    /// The first lock, which names the claim in messages.
+    pub fn name(&self) -> &LockName {
+        &self.wants[0].name
+    }
+}
+
+/// A wish to hold one or several locks, all or nothing.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Who and what.
+    pub holding: Holding,
+    /// How long the grant shall last without a renewal.
+    pub ttl: Ttl,
+    /// Who asks, for people to read.
+    pub claimant: Arc<Claimant>,
+}
+
+impl Claim {
+    /// The first lock's name.
+    pub fn name(&self) -> &LockName {
+        self.holding.name()
+    }
+
+    /// The owner value.
+    pub fn owner(&self) -> &Owner {
+        &self.holding.owner
+    }
+}
+
+/// Who holds or waits, for people to read. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimant {
+    /// The host's name.
+    pub host: String,
+    /// The process.
+    pub pid: u32,
+    /// The user's name or number.
+    pub user: String,
+    /// `KEY=VALUE` pairs the caller attached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<(String, String)>,
+}
+
+impl Claimant {
+    /// This process on this host, without labels.
+    pub fn here() -> Self {
+        let uname = rustix::system::uname();
+        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+        Self {
+            host: uname.nodename().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            user: user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string()),
+            labels: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Claimant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{} pid {}", self.user, self.host, self.pid)?;
+        self.labels.iter().try_for_each(|(key, value)| write!(f, " {key}={value}"))
+    }
+}
+
+/// Whether a claim that cannot be granted now shall queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Answer [`Claimed::Busy`] and leave nothing behind.
+    Once,
+    /// Take a place in the queue and answer [`Claimed::Queued`].
+    Queue,
+}
+
+/// A store's answer to a claim.
+#[derive(Clone, Debug)]
+pub enum Claimed {
+    /// It is held from now on.
+    Granted(Grant),
+    /// It is held by another and nothing of the claim is left behind.
+    Busy(Busy),
+    /// It is held by another and the claim has a place in the queue.
+    Queued(Busy),
+}
+
+/// A grant as the store answered it. What may be believed of it, and until when, is decided by the
+/// [lease machine](crate::machine).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The instant before the request that granted it was sent (T1).
+    pub counted_from: Sent,
+    /// The TTL the store granted, which may differ from the one asked for; `None` where grants do
+    /// not expire.
+    pub ttl: Option<Duration>,
+    /// The fence, issued by the very step that granted (F2), where the store issues any.
+    pub fence: Option<Fence>,
+}
+
+/// A store's answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still ours, for `ttl` from `counted_from`.
+    Renewed {
+        /// The instant before the request was sent.
+        counted_from: Sent,
+        /// The TTL the store granted.
+        ttl: Duration,
+    },
+    /// No longer ours; nothing was changed.
+    Lost(LossReason),
+}
+
+/// A store's answer to a release. None of them is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Release {
+    /// It was ours and is free, or handed on, now. A claim that was queued has left the queue.
+    Released,
+    /// Nothing of ours was there: it expired, was deleted, or an earlier try released it.
+    AlreadyExpired,
+    /// Another holds it; nothing was changed.
+    HeldByOther,
+}
+
+/// Why a lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its deadline passed without a successful renewal.
+    Expired,
+    /// Another's record stands in its place.
+    TakenOver,
+    /// The session it depended on ended in the store.
+    SessionExpired,
+    /// Its record was removed by somebody.
+    Deleted,
+    /// The client was closed.
+    Closed,
+    /// The caller's own bound on the total time held was reached.
+    HeldTooLong,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LossReason::Expired => "it expired before it could be renewed",
+            LossReason::TakenOver => "another has taken it over",
+            LossReason::SessionExpired => "its session ended in the store",
+            LossReason::Deleted => "its record was deleted in the store",
+            LossReason::Closed => "the client was closed",
+            LossReason::HeldTooLong => "the limit on the time held was reached",
+        })
+    }
+}
+
+/// Who stands in the way of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Busy {
+    /// The holder, where the store could still tell.
+    pub holder: Option<Holder>,
+    /// How many wait before the claim, where the store knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+}
+
+/// A holder as the store shows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Holder {
+    /// Who, for people.
+    pub claimant: Claimant,
+    /// The owner value; left out of every output.
+    #[serde(skip)]
+    pub owner: Option<Owner>,
+    /// The fence of the grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fence: Option<Fence>,
+    /// When it was granted: milliseconds since 1970 on the store's clock, or the holder's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_unix_ms: Option<u64>,
+    /// For how long yet, unless renewed; `None` where grants do not expire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<Duration>,
+}
+
+/// A waiter as the store shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Waiter {
+    /// Who, for people.
+    pub claimant: Claimant,
+    /// When it came: milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_unix_ms: Option<u64>,
+}
+
+/// What a store knows of one lock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LockState {
+    /// The lock.
+    #[serde(serialize_with = "as_text")]
+    pub name: LockName,
+    /// Its holders; at most one for an exclusive lock.
+    pub holders: Vec<Holder>,
+    /// Its waiters, first come first.
+    pub waiters: Vec<Waiter>,
+}
+
+fn as_text<S: serde::Serializer>(name: &LockName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name.as_str())
+}
+
+/// A store's answer to breaking a lock by force.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Forced {
+    /// Its holder lost it. The fence does not go back (F4).
+    Broken(Option<Holder>),
+    /// Nobody held it; nothing was changed.
+    NotHeld,
+    /// It is held with another fence than the one named; nothing was changed.
+    OtherFence(Option<Fence>),
+}

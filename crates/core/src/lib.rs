@@ -1,0 +1,18 @@
+//! The heart of Fencepost: names, clock, fences, errors, the lease machine and the contract of a store. It knows no store but the memory store.
+//!
+//! Most people use the crate `fencepost`, which adds the guards, the stores and `Locks::open`.
+
+pub mod backoff;
+pub mod capabilities;
+pub mod claim;
+pub mod clock;
+pub mod error;
+pub mod fence;
+pub mod limits;
+pub mod machine;
+pub mod name;
+pub mod owner;
+pub mod purpose;
+pub mod scheme;
+pub mod store;
+pub mod url;

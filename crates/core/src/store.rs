@@ -1,0 +1,98 @@
+//! The contract between the primitives and a store.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use tokio::sync::mpsc;
+
+use crate::{
+    capabilities::Capabilities,
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, LossReason, Patience, Release, Renewal},
+    error::Error,
+    fence::Fence,
+    name::LockName,
+    owner::Owner,
+};
+
+/// A boxed future, so that the trait can be used as an object.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A place where locks live.
+///
+/// # What every store keeps to
+///
+/// - **Conditional on the owner (O2).** Each change names an owner value and changes nothing that is not
+///   recorded under it. A renewal never creates a record.
+/// - **Claims can be repeated.** A claim whose owner value already holds or queues answers as the first one
+///   did; that is how an answer of unknown outcome is cleared up.
+/// - **Times (T1).** [`Grant::counted_from`] and [`Renewal::Renewed::counted_from`] are read from the store's
+///   [`Clock`](crate::clock::Clock) before the request leaves, never after the reply came.
+/// - **Every future may be dropped at any point (C1).** What a dropped claim or turn may have left is removed
+///   by a later [`release`](Store::release) of the same holding; the client sends one. A store must not poison
+///   a connection when a future is dropped.
+/// - **Every call ends (C2).** A store that does not answer yields [`ErrorKind::Unavailable`] within the store's
+///   own limit for one call, a few seconds by default. Only [`turn`](Store::turn) waits for as long as others hold.
+/// - **Names (C3)** never collide with each other or with keys that are not ours.
+///
+/// [`ErrorKind::Unavailable`]: crate::error::ErrorKind::Unavailable
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// The facts about this store.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Asks for a grant: all wants or nothing.
+    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>>;
+
+    /// Waits until a claim that was [`Claimed::Queued`] is granted.
+    ///
+    /// A grant that another's release handed over is answered only after the store confirmed it on condition of
+    /// the owner, and counts from before that confirmation was sent (T1). Short outages are bridged inside; an
+    /// error that a retry can help with makes the client claim again with the same owner, which keeps its place
+    /// where the store still has it.
+    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>>;
+
+    /// Extends grants, one answer per claim in the same order. One that fails leaves the others alone (R1).
+    fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>>;
+
+    /// Gives back whatever is recorded under this owner: the grant, or the place in the queue.
+    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>>;
+
+    /// Every lock that is held or waited for, sorted by name; with `only`, just that one (an empty list when it
+    /// is neither).
+    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>>;
+
+    /// Takes a lock from its holder, who is told. Waiters keep their places. With `if_fence`, only while it is
+    /// held with that fence.
+    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>>;
+
+    /// Where to report losses that the store hears of by itself (L4). Called once, before any claim.
+    fn report_losses(&self, to: LossReporter);
+
+    /// A descriptor that keeps the grant alive for as long as any process has it open, where the grant *is* such a
+    /// descriptor. It is handed out on request only: a child that inherits it keeps the lock.
+    #[cfg(unix)]
+    fn descriptor(&self, holding: &Holding) -> Option<std::io::Result<std::os::fd::OwnedFd>> {
+        let _ = holding;
+        None
+    }
+
+    /// Ends connections and background work. Grants are not given back by it.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Carries losses from a store to the client.
+#[derive(Clone, Debug)]
+pub struct LossReporter(mpsc::UnboundedSender<(Owner, LossReason)>);
+
+impl LossReporter {
+    /// A reporter and the end where its reports arrive. There is at most one report for each grant, which
+    /// bounds the queue.
+    pub fn channel() -> (Self, mpsc::UnboundedReceiver<(Owner, LossReason)>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), receiver)
+    }
+
+    /// Reports that the grant of `owner` is lost. Reports for grants that are not held are ignored.
+    pub fn lost(&self, owner: Owner, reason: LossReason) {
+        // A closed receiver means that the client is gone and nobody holds anything.
+        let _ = self.0.send((owner, reason));
+    }
+}

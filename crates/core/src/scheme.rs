@@ -11,6 +11,9 @@ use crate::{
     url::StoreUrl,
 };
 
+/// Opens a store.
+pub type OpenStore = fn(Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>>;
+
 /// A family of URLs and the store behind it. Each store crate exports one for each entry in the registry.
 #[derive(Clone, Copy, Debug)]
 pub struct Scheme {
@@ -19,7 +22,7 @@ pub struct Scheme {
     /// What the store can give, before anything is opened.
     pub capabilities: fn() -> Capabilities,
     /// Opens it. Ends within a few seconds, whatever the other side does.
-    pub open: fn(Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>>,
+    pub open: OpenStore,
 }
 
 /// What a store is opened with.

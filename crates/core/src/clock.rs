@@ -22,6 +22,9 @@ use crate::store::BoxFuture;
 pub struct Moment(u64);
 
 impl Moment {
+    /// Later than every other point.
+    pub const END: Moment = Moment(u64::MAX);
+
     /// The point `nanos` nanoseconds after the clock's beginning.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

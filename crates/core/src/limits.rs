@@ -63,9 +63,9 @@ pub enum Wait {
 }
 
 impl From<Duration> for Wait {
-    /// Zero means "try once".
+    /// Less than a millisecond means "try once": no queue is worth entering for that long.
     fn from(limit: Duration) -> Self {
-        if limit.is_zero() { Wait::Once } else { Wait::AtMost(limit) }
+        if limit < Duration::from_millis(1) { Wait::Once } else { Wait::AtMost(limit) }
     }
 }
 
@@ -85,6 +85,7 @@ mod tests {
     #[test]
     fn t3_zero_waiting_time_tries_once() {
         assert_eq!(Wait::from(Duration::ZERO), Wait::Once);
-        assert_eq!(Wait::from(Duration::from_nanos(1)), Wait::AtMost(Duration::from_nanos(1)));
+        assert_eq!(Wait::from(Duration::from_nanos(1)), Wait::Once);
+        assert_eq!(Wait::from(Duration::from_millis(1)), Wait::AtMost(Duration::from_millis(1)));
     }
 }

@@ -1,1 +1,85 @@
-//! To be written.
+//! Distributed locks for people who have to be right about it.
+//!
+//! A distributed lock is a **lease**: believing that you hold it and holding it are different things, and nothing
+//! closes that gap. A process can be paused, a packet can be late, a clock can jump. So say what the lock is for:
+//!
+//! - **Efficiency** ([`Locks::for_efficiency`]): a breach costs repeated work. Any store will do.
+//! - **Correctness** ([`Locks::fenced`]): a breach would cost data. Each lease carries a [`Fence`], the resource
+//!   refuses what is older than it has seen, and stores that cannot issue one refuse at once.
+//!
+//! ```no_run
+//! use fencepost::{Acquired, Busy, Locks};
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), fencepost::Error> {
+//! let locks = Locks::open("memory:example").await?.fenced()?;
+//! match locks.lock("orders/1001").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).acquire().await? {
+//!     Acquired(mut lease) => {
+//!         let fence = lease.fence(); // send it along with every write
+//!         lease.run(async { /* the work; dropped if the lease is lost */ }).await?;
+//!         lease.release().await?;
+//!         # let _ = fence;
+//!     }
+//!     Busy(by) => println!("held by {:?}", by.holder),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Locks whose purpose was not said offer no way to take one, and efficiency locks have no fence:
+//!
+//! ```compile_fail,E0599
+//! # async fn example() -> Result<(), fencepost::Error> {
+//! let locks = fencepost::Locks::open("file:/var/lib/app/locks").await?;
+//! locks.lock("orders/1001"); // no method named `lock` found
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0599
+//! # async fn example() -> Result<(), fencepost::Error> {
+//! let locks = fencepost::Locks::open("redis://127.0.0.1").await?.for_efficiency();
+//! if let fencepost::Acquired(lease) = locks.lock("orders/1001").acquire().await? {
+//!     lease.fence(); // no method named `fence` found
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! `file` and `redis`, both on by default, add the stores of those names. Features never change the behaviour of
+//! anything else. The memory store, for your own tests, is always there as `memory:NAME`.
+
+pub mod blocking;
+mod cleaner;
+mod client;
+mod lease;
+mod locks;
+pub mod observed;
+mod reentrant;
+pub mod registry;
+mod request;
+mod watchdog;
+
+pub use fencepost_core::{
+    capabilities, claim, clock, error,
+    error::{Error, ErrorKind},
+    fence::Fence,
+    limits::{Ttl, Wait},
+    name::{LockName, Namespace},
+    owner::Owner,
+    purpose::{self, Correctness, Efficiency, Undecided},
+    scheme, store, url,
+};
+
+pub use crate::{
+    lease::{Lease, RELEASE_WITHIN},
+    locks::{Locks, LocksBuilder},
+    reentrant::{Entry, Reentrant},
+    request::{
+        Attempt::{self, Acquired, Busy},
+        LockRequest, OUTAGE_LIMIT,
+    },
+};

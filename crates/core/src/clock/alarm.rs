@@ -187,8 +187,8 @@ mod kernel {
     }
 
     pub(super) fn arm(timer: &OwnedFd, at: Moment) {
-        // Zero would disarm it.
-        let nanos = at.as_nanos().max(1);
+        // Zero would disarm it; the end of time is more seconds than the kernel takes.
+        let nanos = at.as_nanos().clamp(1, i64::MAX as u64);
         let it_value = Timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
         // It fails only for a malformed time, which this is not.

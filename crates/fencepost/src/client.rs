@@ -1,0 +1,68 @@
+//! One client: a store, its watchdog and its cleaner, shared by all clones of a `Locks` and all its leases.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use fencepost_core::{
+    claim::{Claimant, LossReason},
+    clock::{self, Clock},
+    error::{Error, ErrorKind, Operation},
+    store::{LossReporter, Store},
+};
+use tokio::runtime::Handle;
+
+use crate::{cleaner::Cleaner, watchdog::Watchdog};
+
+/// How long [`Client::close`] may take altogether.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) claimant: Arc<Claimant>,
+    closed: AtomicBool,
+}
+
+impl Client {
+    pub(crate) fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Arc<Self>, Error> {
+        let runtime = Handle::try_current().map_err(|source| {
+            Error::new(ErrorKind::Misconfigured, Operation::Open, "locks are opened inside a Tokio runtime")
+                .not_applied()
+                .caused_by(source)
+                .advise("use `fencepost::blocking` where there is none")
+        })?;
+        let (reporter, losses) = LossReporter::channel();
+        store.report_losses(reporter);
+        let cleaner = Cleaner::new(store.clone(), clock.clone(), runtime.clone());
+        let watchdog = Watchdog::start(store.clone(), clock.clone(), cleaner.clone(), losses, &runtime);
+        let claimant = Arc::new(Claimant::here());
+        Ok(Arc::new(Self { store, clock, watchdog, cleaner, claimant, closed: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if !self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Closed, Operation::Claim, "these locks were closed")
+            .not_applied()
+            .advise("open the store again"))
+    }
+
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.watchdog.lose_all(LossReason::Closed);
+        let within = clock::sleep(&*self.clock, CLOSE_WITHIN);
+        tokio::select! {
+            () = within => tracing::warn!("not everything could be given back in time; it comes free after its TTL"),
+            () = async { self.cleaner.idle().await; self.store.close().await } => {}
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The guard of a lock that is held.
+
+use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+
+use fencepost_core::{
+    claim::{LossReason, Release, Renewal},
+    clock::{self, Moment},
+    error::{Error, ErrorKind, Operation},
+    fence::Fence,
+    name::LockName,
+    owner::Owner,
+    purpose::{Correctness, Purpose},
+};
+
+use crate::{cleaner::Trace, client::Client, watchdog::Held};
+
+/// How long a release may take before its outcome is unknown (O3).
+pub const RELEASE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A lock that is held, or was.
+///
+/// It is a lease: between two instructions of yours it can be lost, by a pause of the process, a partition, or an
+/// administrator. [`check`](Lease::check) tells what is known now, [`lost`](Lease::lost) tells when it changes, and
+/// for correctness the resource decides by the [`fence`](Lease::fence).
+///
+/// Dropped, it is not renewed any more from that moment on and is given back in the background (R2); at the latest
+/// it comes free after its TTL. It can be sent to other threads and tasks.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is given back"]
+pub struct Lease<P> {
+    client: Arc<Client>,
+    held: Arc<Held>,
+    fence: Option<Fence>,
+    given_back: bool,
+    purpose: PhantomData<fn() -> P>,
+}
+
+impl Lease<Correctness> {
+    /// The fence of this grant: higher than that of every earlier grant of this lock, the same for as long as the
+    /// lease lives (F1). Send it with every write; advance the fence at the resource before you read there.
+    pub fn fence(&self) -> Fence {
+        // `Locks<Correctness>` exist only on stores whose every grant carries one.
+        self.fence.expect("a store that issues fences granted without one")
+    }
+}
+
+impl<P: Purpose> Lease<P> {
+    pub(crate) fn new(client: Arc<Client>, held: Arc<Held>, fence: Option<Fence>) -> Self {
+        Self { client, held, fence, given_back: false, purpose: PhantomData }
+    }
+
+    /// The lock.
+    pub fn name(&self) -> &LockName {
+        self.held.claim.name()
+    }
+
+    /// The owner value. Whoever knows it can renew and release this grant.
+    pub fn owner(&self) -> &Owner {
+        self.held.claim.owner()
+    }
+
+    /// When the lease ends unless it is renewed, on the client's clock; `None` where nothing ends it.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.held.deadline()
+    }
+
+    /// For how long the lease lasts unless it is renewed: zero once it is lost, `None` where nothing ends it.
+    /// Reads the clock itself.
+    pub fn remaining(&self) -> Option<Duration> {
+        if self.check().is_err() {
+            return Some(Duration::ZERO);
+        }
+        self.deadline().map(|deadline| deadline.since(self.client.clock.now()))
+    }
+
+    /// Whether the lease is held as far as can be known here. Reads the clock itself, so that a process that wakes
+    /// from a pause finds out at its first call (L1).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] with the reason; [`ErrorKind::Closed`] after a release.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.given_back {
+            return Err(self.error(ErrorKind::Closed, "the lease was released"));
+        }
+        let over = self.deadline().is_some_and(|deadline| self.client.clock.now() >= deadline);
+        if over {
+            self.client.watchdog.settle(self.owner());
+        }
+        // A lease whose release did not get through is watched by nobody, and expires all the same.
+        match self.held.loss().or(over.then_some(LossReason::Expired)) {
+            Some(reason) => Err(self.loss_error(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Completes when the lease is lost, at the latest at its deadline, with the reason (L1).
+    ///
+    /// # Cancel safety
+    /// Safe, and can be called again.
+    pub async fn lost(&self) -> LossReason {
+        self.held.lost().await
+    }
+
+    /// Runs `work` for as long as the lease lasts. On loss, `work` is dropped where it stands (L2).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the lease was lost first; what `work` had done by then is done.
+    ///
+    /// # Cancel safety
+    /// As safe as `work` is. The lease stays held.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check()?;
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(self.loss_error(reason)),
+            done = work => Ok(done),
+        }
+    }
+
+    /// Extends the lease by its TTL now. For leases taken with `manual_renewal`; others are renewed by the watchdog.
+    /// Answers what [`remaining`](Lease::remaining) would.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when it is not ours any more. After any other error the outcome is unknown and the
+    /// deadline is where it was (T1); try again.
+    ///
+    /// # Cancel safety
+    /// Safe: the store may extend the grant, the deadline here stays where it was.
+    pub async fn renew(&self) -> Result<Option<Duration>, Error> {
+        self.check()?;
+        if self.deadline().is_none() {
+            return Ok(None);
+        }
+        let claims = [self.held.claim.clone()];
+        let answer: Option<Result<Renewal, Error>> = self.client.store.renew(&claims).await.pop();
+        let answer = answer.ok_or_else(|| self.error(ErrorKind::Unavailable, "the store gave no answer"))??;
+        self.client.watchdog.renewed_by_hand(self.owner(), answer);
+        self.check()?;
+        Ok(self.remaining())
+    }
+
+    /// Gives the lock back. From the first poll on it is renewed no more.
+    ///
+    /// # Errors
+    /// Only when the outcome is unknown: the store did not answer within [`RELEASE_WITHIN`]. Calling it again is
+    /// safe; it may then answer [`Release::AlreadyExpired`] for what the first try released. Dropping the lease
+    /// instead goes on trying in the background.
+    ///
+    /// # Cancel safety
+    /// Safe: call it again, or drop the lease, which gives it back in the background.
+    pub async fn release(&mut self) -> Result<Release, Error> {
+        self.client.watchdog.forget(self.owner());
+        let answer = tokio::select! {
+            answer = self.client.store.release(&self.held.claim.holding) => answer?,
+            () = clock::sleep(&*self.client.clock, RELEASE_WITHIN) => {
+                let error = self.error(ErrorKind::Unavailable, "the store did not answer the release");
+                return Err(error.advise("try again, or let it run out after its TTL"));
+            }
+        };
+        self.given_back = true;
+        Ok(answer)
+    }
+
+    /// A descriptor that keeps the lock for as long as any process has it open, on stores where the lock is one:
+    /// to hand to a guardian or a child on purpose. `None` on the others.
+    #[cfg(unix)]
+    pub fn descriptor(&self) -> Option<std::io::Result<std::os::fd::OwnedFd>> {
+        self.client.store.descriptor(&self.held.claim.holding)
+    }
+
+    fn loss_error(&self, reason: LossReason) -> Error {
+        self.error(ErrorKind::Lost(reason), format!("the lease is lost: {reason}"))
+            .not_applied()
+            .advise("stop the work it protects; another may hold the lock by now")
+    }
+
+    fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+        let operation = if kind == ErrorKind::Unavailable { Operation::Release } else { Operation::Run };
+        Error::new(kind, operation, message).on_lock(self.name()).in_store(self.client.store.capabilities().store)
+    }
+}
+
+impl<P> Drop for Lease<P> {
+    fn drop(&mut self) {
+        if !self.given_back {
+            self.client.watchdog.forget(self.held.claim.owner());
+            self.client.cleaner.give_back(self.held.claim.clone(), Trace::Clear);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Opening a store and asking it for locks.
+
+use std::{marker::PhantomData, sync::Arc};
+
+use fencepost_core::{
+    capabilities::{Capabilities, FenceSource},
+    claim::Claimant,
+    clock::{BootClock, Clock},
+    error::{Error, ErrorKind, Operation},
+    name::Namespace,
+    purpose::{Correctness, Efficiency, Purpose, TypedStore, Undecided},
+    store::Store,
+};
+
+use crate::{client::Client, observed::Observed, reentrant::Reentrant, registry, request::LockRequest};
+
+/// Locks on one store, for one purpose. Cloning is cheap; all clones are one client with one watchdog.
+///
+/// Locks opened by URL are [`Undecided`]: say what they are for with [`fenced`](Locks::fenced) or
+/// [`for_efficiency`](Locks::for_efficiency). Without that there is no way to take one.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), fencepost::Error> {
+/// use fencepost::{Acquired, Busy, Locks};
+/// use std::time::Duration;
+///
+/// let locks = Locks::open("file:/var/lib/app/locks").await?.fenced()?;
+/// match locks.lock("orders/1001").wait(Duration::from_secs(5)).acquire().await? {
+///     Acquired(mut lease) => {
+///         println!("fence {}", lease.fence());
+///         lease.release().await?;
+///     }
+///     Busy(by) => println!("busy: {by:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Locks<P = Undecided> {
+    client: Arc<Client>,
+    purpose: PhantomData<fn() -> P>,
+}
+
+impl Locks {
+    /// Opens the store that `url` names, with the default namespace and clock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a URL nobody understands; what the store's documentation lists for the rest.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open(url: &str) -> Result<Locks, Error> {
+        Locks::builder(url).open().await
+    }
+
+    /// Opens a store with more to say than its URL.
+    pub fn builder(url: &str) -> LocksBuilder<'_> {
+        LocksBuilder { url, namespace: Namespace::default(), clock: BootClock::shared(), observed: false }
+    }
+
+    /// Locks on a store that was opened by its own type. The type tells the purpose it serves.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misconfigured`] outside a Tokio runtime.
+    pub fn with_store<S: TypedStore>(store: Arc<S>, clock: Arc<dyn Clock>) -> Result<Locks<S::Serves>, Error> {
+        Ok(Locks::on(Client::start(store, clock)?))
+    }
+}
+
+impl<P: Purpose> Locks<P> {
+    fn on(client: Arc<Client>) -> Self {
+        Self { client, purpose: PhantomData }
+    }
+
+    /// The facts about the store.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.client.store.capabilities()
+    }
+
+    /// The store itself, for listing and breaking locks.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.client.store
+    }
+
+    /// The clock that deadlines are read on.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.client.clock
+    }
+
+    /// Ends this client and all its clones: every lease is lost with [`Closed`], everything held or queued is
+    /// given back, and the store's connections end. Takes at most five seconds; what could not be given back by
+    /// then comes free after its TTL.
+    ///
+    /// # Cancel safety
+    /// Leases are lost from the first poll on. Dropped before it is done, giving back goes on in the background.
+    ///
+    /// [`Closed`]: fencepost_core::claim::LossReason::Closed
+    pub async fn close(&self) {
+        self.client.close().await;
+    }
+}
+
+impl Locks<Undecided> {
+    /// For correctness: leases carry a fence.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the store cannot issue one, with the reason and the stores that can.
+    pub fn fenced(self) -> Result<Locks<Correctness>, Error> {
+        let capabilities = self.capabilities();
+        match capabilities.fence {
+            FenceSource::Issued(_) => Ok(Locks::on(self.client)),
+            FenceSource::None(why) => {
+                let said = format!("{} cannot issue a fence: {why}", capabilities.store);
+                Err(Error::new(ErrorKind::Unsupported, Operation::Open, said)
+                    .not_applied()
+                    .in_store(capabilities.store)
+                    .advise(format!("stores that can: {}", registry::stores_with_fence().join(", "))))
+            }
+        }
+    }
+
+    /// For efficiency: a breach costs repeated work and nothing worse. Leases carry no fence.
+    pub fn for_efficiency(self) -> Locks<Efficiency> {
+        Locks::on(self.client)
+    }
+}
+
+/// What can be asked of locks whose purpose is known.
+macro_rules! locks_for {
+    ($purpose:ty) => {
+        impl Locks<$purpose> {
+            /// The lock called `name`, to be taken with [`acquire`](LockRequest::acquire). A name that is refused is
+            /// reported there.
+            pub fn lock(&self, name: impl AsRef<str>) -> LockRequest<$purpose> {
+                LockRequest::new(self.client.clone(), name.as_ref())
+            }
+
+            /// Locks that one owner can enter again while it holds them (O4).
+            pub fn reentrant(&self) -> Reentrant<$purpose> {
+                Reentrant::new(self.clone())
+            }
+        }
+    };
+}
+
+locks_for!(Correctness);
+locks_for!(Efficiency);
+
+impl<P> Clone for Locks<P> {
+    fn clone(&self) -> Self {
+        Self { client: self.client.clone(), purpose: PhantomData }
+    }
+}
+
+/// Opens [`Locks`] with a namespace, a clock, or observed by metrics and traces.
+#[derive(Debug)]
+pub struct LocksBuilder<'a> {
+    url: &'a str,
+    namespace: Namespace,
+    clock: Arc<dyn Clock>,
+    observed: bool,
+}
+
+impl LocksBuilder<'_> {
+    /// The prefix below which the store keeps everything; `fencepost` by default.
+    pub fn namespace(mut self, namespace: Namespace) -> Self {
+        self.namespace = namespace;
+        self
+    }
+
+    /// The clock that deadlines are read on; [`BootClock`] by default.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Wraps the store so that it reports [metrics and traces](crate::observed).
+    pub fn observed(mut self) -> Self {
+        self.observed = true;
+        self
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// As for [`Locks::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open(self) -> Result<Locks, Error> {
+        let mut store = registry::open_store(self.url, self.namespace, self.clock.clone()).await?;
+        if self.observed {
+            store = Arc::new(Observed::new(store, self.clock.clone()));
+        }
+        Ok(Locks::on(Client::start(store, self.clock)?))
+    }
+}
+
+pub(crate) fn claimant_with(labels: Vec<(String, String)>) -> Claimant {
+    Claimant { labels, ..Claimant::here() }
+}

@@ -1,0 +1,275 @@
+//! Asking for a lock and waiting for it.
+
+use std::{
+    marker::PhantomData,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use fencepost_core::{
+    backoff::{Backoff, jitter},
+    claim::{Busy, Claim, Claimed, Grant, Holding, Patience},
+    clock::{self, Moment},
+    error::{Applied, Error, ErrorKind, Operation, Retry},
+    limits::{Ttl, Wait},
+    machine::{LeaseMachine, Upkeep},
+    name::LockName,
+    owner::Owner,
+    purpose::Purpose,
+};
+
+use crate::{cleaner::Trace, client::Client, lease::Lease, locks::claimant_with};
+
+/// For how long a waiter without a limit bears a store that does not answer.
+pub const OUTAGE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The outcome of an acquire that did not fail. "Busy" is an answer, not an error (C2).
+#[derive(Debug)]
+#[must_use = "the lease inside is given back when it is dropped"]
+pub enum Attempt<L> {
+    /// Held from now on.
+    Acquired(L),
+    /// Held by another until the end of the waiting time.
+    Busy(Busy),
+}
+
+impl<L> Attempt<L> {
+    /// The lease, or `None` when the lock was busy.
+    pub fn acquired(self) -> Option<L> {
+        match self {
+            Attempt::Acquired(lease) => Some(lease),
+            Attempt::Busy(_) => None,
+        }
+    }
+}
+
+/// A lock to be taken. Made by [`Locks::lock`](crate::Locks::lock).
+#[derive(Debug)]
+#[must_use = "nothing happens before `acquire`"]
+pub struct LockRequest<P> {
+    client: Arc<Client>,
+    name: Result<LockName, Error>,
+    ttl: Duration,
+    wait: Wait,
+    labels: Vec<(String, String)>,
+    upkeep: Upkeep,
+    purpose: PhantomData<fn() -> P>,
+}
+
+impl<P: Purpose> LockRequest<P> {
+    pub(crate) fn new(client: Arc<Client>, name: &str) -> Self {
+        Self {
+            client,
+            name: LockName::new(name),
+            ttl: Ttl::DEFAULT.get(),
+            wait: Wait::Forever,
+            labels: Vec::new(),
+            upkeep: Upkeep::default(),
+            purpose: PhantomData,
+        }
+    }
+
+    /// The TTL to ask for: 10 ms to 365 days, 30 s by default. Ignored by stores that do not expire.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long the acquire may take altogether; zero tries once. Without it, it waits as long as it takes.
+    pub fn wait(mut self, limit: impl Into<Wait>) -> Self {
+        self.wait = limit.into();
+        self
+    }
+
+    /// Attaches a label that people see in listings.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.push((key.into(), value.into()));
+        self
+    }
+
+    /// The longest time that the lease may be held altogether, renewals included.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.upkeep.max_hold = Some(limit);
+        self
+    }
+
+    /// Leaves renewal to [`Lease::renew`]. Loss is watched all the same.
+    pub fn manual_renewal(mut self) -> Self {
+        self.upkeep.manual = true;
+        self
+    }
+
+    /// Takes the lock, waiting in its queue if need be.
+    ///
+    /// # Errors
+    /// Never because another holds it: that is [`Attempt::Busy`]. [`ErrorKind::InvalidInput`] for the name or the
+    /// TTL; [`ErrorKind::Unavailable`] when the store did not answer within the waiting time (with no limit:
+    /// within [`OUTAGE_LIMIT`]); [`ErrorKind::LateGrant`] when the answer took longer than the grant lasts.
+    /// An outcome that is unknown is cleaned up in the background; the lock comes free after the TTL at the latest.
+    ///
+    /// # Cancel safety
+    /// Safe: dropped at any point, it leaves neither a lock nor a place in the queue once the background clean-up
+    /// is answered, at the latest after the TTL (C1). The place in the queue is lost.
+    pub async fn acquire(self) -> Result<Attempt<Lease<P>>, Error> {
+        self.client.check_open()?;
+        let claim = Claim {
+            holding: Holding::exclusive(self.name?, Owner::random()?),
+            ttl: Ttl::new(self.ttl)?,
+            claimant: if self.labels.is_empty() {
+                self.client.claimant.clone()
+            } else {
+                Arc::new(claimant_with(self.labels))
+            },
+        };
+        let pursuit = Pursuit::new(self.client, claim, self.upkeep);
+        let (patience, limit) = match self.wait {
+            Wait::Once => (Patience::Once, None),
+            Wait::AtMost(span) => (Patience::Queue, Some(span)),
+            Wait::Forever => (Patience::Queue, None),
+        };
+        let outcome = match limit {
+            None => pursuit.pursue(patience).await,
+            Some(span) => tokio::select! {
+                biased;
+                outcome = pursuit.pursue(patience) => outcome,
+                () = clock::sleep(&*pursuit.client.clock, span) => pursuit.out_of_time(span),
+            },
+        };
+        outcome.map(|attempt| match attempt {
+            Attempt::Acquired((machine, grant)) => Attempt::Acquired(pursuit.into_lease(machine, grant)),
+            Attempt::Busy(busy) => Attempt::Busy(busy),
+        })
+    }
+}
+
+/// One claim on its way to a grant. Dropped before that, it is given back in the background (C1).
+struct Pursuit {
+    client: Arc<Client>,
+    claim: Arc<Claim>,
+    upkeep: Upkeep,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// What the store may hold of ours.
+    trace: Option<Trace>,
+    /// The last answer, for the end of the waiting time.
+    last: Option<Result<Busy, Error>>,
+}
+
+impl Pursuit {
+    fn new(client: Arc<Client>, claim: Claim, upkeep: Upkeep) -> Self {
+        Self { client, claim: Arc::new(claim), upkeep, progress: Mutex::default() }
+    }
+
+    async fn pursue(&self, patience: Patience) -> Result<Attempt<(LeaseMachine, Grant)>, Error> {
+        let mut outage = Outage::default();
+        loop {
+            match self.claim_once(patience, &mut outage).await {
+                Ok(Attempt::Acquired(grant)) => return self.believe(grant),
+                Ok(Attempt::Busy(busy)) => return Ok(Attempt::Busy(busy)),
+                Err(error) => {
+                    let now = self.client.clock.now();
+                    if patience == Patience::Once || error.retry() == Retry::AfterChange || outage.is_over(now) {
+                        return Err(error);
+                    }
+                    self.note(|progress| progress.last = Some(Err(error)));
+                    clock::sleep(&*self.client.clock, outage.backoff.pause()).await;
+                }
+            }
+        }
+    }
+
+    /// One claim and, where it was queued, the wait for its turn.
+    async fn claim_once(&self, patience: Patience, outage: &mut Outage) -> Result<Attempt<Grant>, Error> {
+        let before = self.note(|progress| progress.trace.replace(Trace::Unclear));
+        match self.client.store.claim(&self.claim, patience).await {
+            Ok(Claimed::Granted(grant)) => Ok(Attempt::Acquired(grant)),
+            Ok(Claimed::Busy(busy)) => {
+                self.note(|progress| progress.trace = None);
+                Ok(Attempt::Busy(busy))
+            }
+            Ok(Claimed::Queued(busy)) => {
+                *outage = Outage::default();
+                self.note(|progress| {
+                    progress.trace = Some(Trace::Clear);
+                    progress.last = Some(Ok(busy));
+                });
+                self.client.store.turn(&self.claim).await.map(Attempt::Acquired)
+            }
+            Err(error) => {
+                if error.applied() == Applied::No {
+                    self.note(|progress| progress.trace = before);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn believe(&self, grant: Grant) -> Result<Attempt<(LeaseMachine, Grant)>, Error> {
+        let now = self.client.clock.now();
+        match LeaseMachine::begin(now, &grant, self.upkeep, jitter()) {
+            Ok(machine) => Ok(Attempt::Acquired((machine, grant))),
+            Err(late) => {
+                let ttl = grant.ttl.unwrap_or_default();
+                let said = format!("the grant took {:?} and lasts {ttl:?}: it was over on arrival", late.took);
+                Err(Error::new(ErrorKind::LateGrant, Operation::Claim, said)
+                    .on_lock(self.claim.name())
+                    .in_store(self.client.store.capabilities().store)
+                    .applied_in_full()
+                    .advise("it is being given back; ask for a longer TTL"))
+            }
+        }
+    }
+
+    fn out_of_time<T>(&self, span: Duration) -> Result<Attempt<T>, Error> {
+        match self.note(|progress| progress.last.take()) {
+            Some(Ok(busy)) => Ok(Attempt::Busy(busy)),
+            Some(Err(error)) => Err(error),
+            None => {
+                let said = format!("the store did not answer within the waiting time of {span:?}");
+                Err(Error::new(ErrorKind::Unavailable, Operation::Claim, said)
+                    .on_lock(self.claim.name())
+                    .in_store(self.client.store.capabilities().store)
+                    .advise("what it may still grant is given back in the background"))
+            }
+        }
+    }
+
+    fn into_lease<P: Purpose>(self, machine: LeaseMachine, grant: Grant) -> Lease<P> {
+        let held = self.client.watchdog.add(machine, self.claim.clone());
+        self.note(|progress| progress.trace = None); // from here on the guard gives it back
+        Lease::new(self.client.clone(), held, grant.fence)
+    }
+
+    fn note<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Pursuit {
+    fn drop(&mut self) {
+        if let Some(trace) = self.note(|progress| progress.trace) {
+            self.client.cleaner.give_back(self.claim.clone(), trace);
+        }
+    }
+}
+
+/// A stretch of time in which the store did not answer.
+struct Outage {
+    since: Option<Moment>,
+    backoff: Backoff,
+}
+
+impl Default for Outage {
+    fn default() -> Self {
+        Self { since: None, backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)) }
+    }
+}
+
+impl Outage {
+    fn is_over(&mut self, now: Moment) -> bool {
+        now.since(*self.since.get_or_insert(now)) >= OUTAGE_LIMIT
+    }
+}

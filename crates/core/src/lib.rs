@@ -10,6 +10,7 @@ pub mod error;
 pub mod fence;
 pub mod limits;
 pub mod machine;
+pub mod memory;
 pub mod name;
 pub mod owner;
 pub mod purpose;

@@ -27,7 +27,7 @@ use crate::{
     clock::{BootClock, Clock, Moment, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
-    name::LockName,
+    name::{LockName, Namespace},
     owner::Owner,
     purpose::{Correctness, TypedStore},
     scheme::{Opening, Scheme},
@@ -77,6 +77,12 @@ impl MemorySpace {
     /// An empty space that judges expiry by `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self { ledger: Arc::default(), clock }
+    }
+
+    /// The space that `memory:NAME` means in this process, so that a test can hand a URL to the code under test and
+    /// look at the space itself. Its clock is that of whoever named it first; [`BootClock`] when that is this call.
+    pub fn named(namespace: &Namespace, name: &str) -> Self {
+        shared_space(namespace, name, BootClock::shared)
     }
 
     /// A new client whose grants count on the space's own clock.
@@ -286,6 +292,12 @@ type Spaces = HashMap<(String, String), MemorySpace>;
 
 static SPACES: LazyLock<Mutex<Spaces>> = LazyLock::new(Mutex::default);
 
+fn shared_space(namespace: &Namespace, name: &str, clock: impl FnOnce() -> Arc<dyn Clock>) -> MemorySpace {
+    let key = (namespace.as_str().to_owned(), name.to_owned());
+    let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    spaces.entry(key).or_insert_with(|| MemorySpace::with_clock(clock())).clone()
+}
+
 fn open(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {
     Box::pin(async move {
         let name = opening.url.path().to_owned();
@@ -294,9 +306,7 @@ fn open(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {
             return Err(Error::new(ErrorKind::InvalidInput, Operation::Open, said).not_applied());
         }
         opening.url.finish("no options")?;
-        let key = (opening.namespace.as_str().to_owned(), name);
-        let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
-        let space = spaces.entry(key).or_insert_with(|| MemorySpace::with_clock(opening.clock.clone()));
+        let space = shared_space(&opening.namespace, &name, || opening.clock.clone());
         Ok(Arc::new(space.client_with_clock(opening.clock)) as Arc<dyn Store>)
     })
 }

@@ -13,7 +13,7 @@ use fencepost_core::{
 };
 
 /// One line for each store; a feature decides whether it is built in.
-pub const SCHEMES: &[Scheme] = &[];
+pub const SCHEMES: &[Scheme] = &[fencepost_core::memory::SCHEME];
 
 /// Opens the store that `url` names, without a client around it.
 ///

@@ -179,3 +179,6 @@ impl LeaseMachine {
         Action::Lose(reason)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,8 +49,14 @@ impl Cleaner {
     /// Gives `claim` back as soon as the store answers. It tries until the TTL has passed, after which the store
     /// has freed it by itself. Without a running runtime nothing happens before that either.
     pub(crate) fn give_back(&self, claim: Arc<Claim>, trace: Trace) {
-        let work = UnderWay::begin(self.0.clone());
+        let work = self.begin();
         self.0.runtime.spawn(async move { work.0.give_back(&claim, trace).await });
+    }
+
+    /// Announces something that may still turn into a clean-up; [`idle`](Cleaner::idle) waits for it.
+    pub(crate) fn begin(&self) -> UnderWay {
+        self.0.under_way.fetch_add(1, Ordering::AcqRel);
+        UnderWay(self.0.clone())
     }
 
     /// Completes when nothing is under way.
@@ -90,14 +96,8 @@ impl Shared {
 }
 
 /// Counts one clean-up, also when its task is dropped with the runtime.
-struct UnderWay(Arc<Shared>);
-
-impl UnderWay {
-    fn begin(shared: Arc<Shared>) -> Self {
-        shared.under_way.fetch_add(1, Ordering::AcqRel);
-        Self(shared)
-    }
-}
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<Shared>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {

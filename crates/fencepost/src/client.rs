@@ -1,12 +1,6 @@
 //! One client: a store, its watchdog and its cleaner, shared by all clones of a `Locks` and all its leases.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
     claim::{Claimant, LossReason},
@@ -14,7 +8,7 @@ use fencepost_core::{
     error::{Error, ErrorKind, Operation},
     store::{LossReporter, Store},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 
 use crate::{cleaner::Cleaner, watchdog::Watchdog};
 
@@ -28,7 +22,7 @@ pub(crate) struct Client {
     pub(crate) watchdog: Watchdog,
     pub(crate) cleaner: Cleaner,
     pub(crate) claimant: Arc<Claimant>,
-    closed: AtomicBool,
+    closed: watch::Sender<bool>,
 }
 
 impl Client {
@@ -44,20 +38,18 @@ impl Client {
         let cleaner = Cleaner::new(store.clone(), clock.clone(), runtime.clone());
         let watchdog = Watchdog::start(store.clone(), clock.clone(), cleaner.clone(), losses, &runtime);
         let claimant = Arc::new(Claimant::here());
-        Ok(Arc::new(Self { store, clock, watchdog, cleaner, claimant, closed: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { store, clock, watchdog, cleaner, claimant, closed: watch::Sender::new(false) }))
     }
 
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if !self.closed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Closed, Operation::Claim, "these locks were closed")
-            .not_applied()
-            .advise("open the store again"))
+    /// Completes when the client is closed. Cancel safe.
+    pub(crate) async fn closed(&self) -> Error {
+        // The sender lives in `self`, so that the wait cannot fail before the value comes.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+        Error::new(ErrorKind::Closed, Operation::Claim, "these locks were closed").advise("open the store again")
     }
 
     pub(crate) async fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.closed.send_replace(true);
         self.watchdog.lose_all(LossReason::Closed);
         let within = clock::sleep(&*self.clock, CLOSE_WITHIN);
         tokio::select! {

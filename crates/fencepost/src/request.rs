@@ -18,7 +18,12 @@ use fencepost_core::{
     purpose::Purpose,
 };
 
-use crate::{cleaner::Trace, client::Client, lease::Lease, locks::claimant_with};
+use crate::{
+    cleaner::{Trace, UnderWay},
+    client::Client,
+    lease::Lease,
+    locks::claimant_with,
+};
 
 /// For how long a waiter without a limit bears a store that does not answer.
 pub const OUTAGE_LIMIT: Duration = Duration::from_secs(30);
@@ -104,14 +109,13 @@ impl<P: Purpose> LockRequest<P> {
     /// # Errors
     /// Never because another holds it: that is [`Attempt::Busy`]. [`ErrorKind::InvalidInput`] for the name or the
     /// TTL; [`ErrorKind::Unavailable`] when the store did not answer within the waiting time (with no limit:
-    /// within [`OUTAGE_LIMIT`]); [`ErrorKind::LateGrant`] when the answer took longer than the grant lasts.
+    /// within [`OUTAGE_LIMIT`]); [`ErrorKind::Closed`] when the client is closed; [`ErrorKind::LateGrant`] when the answer took longer than the grant lasts.
     /// An outcome that is unknown is cleaned up in the background; the lock comes free after the TTL at the latest.
     ///
     /// # Cancel safety
     /// Safe: dropped at any point, it leaves neither a lock nor a place in the queue once the background clean-up
     /// is answered, at the latest after the TTL (C1). The place in the queue is lost.
     pub async fn acquire(self) -> Result<Attempt<Lease<P>>, Error> {
-        self.client.check_open()?;
         let claim = Claim {
             holding: Holding::exclusive(self.name?, Owner::random()?),
             ttl: Ttl::new(self.ttl)?,
@@ -122,18 +126,12 @@ impl<P: Purpose> LockRequest<P> {
             },
         };
         let pursuit = Pursuit::new(self.client, claim, self.upkeep);
-        let (patience, limit) = match self.wait {
-            Wait::Once => (Patience::Once, None),
-            Wait::AtMost(span) => (Patience::Queue, Some(span)),
-            Wait::Forever => (Patience::Queue, None),
-        };
-        let outcome = match limit {
-            None => pursuit.pursue(patience).await,
-            Some(span) => tokio::select! {
-                biased;
-                outcome = pursuit.pursue(patience) => outcome,
-                () = clock::sleep(&*pursuit.client.clock, span) => pursuit.out_of_time(span),
-            },
+        let patience = if self.wait == Wait::Once { Patience::Once } else { Patience::Queue };
+        let outcome = tokio::select! {
+            biased;
+            error = pursuit.client.closed() => Err(error),
+            outcome = pursuit.pursue(patience) => outcome,
+            span = pursuit.end_of(self.wait) => pursuit.out_of_time(span),
         };
         outcome.map(|attempt| match attempt {
             Attempt::Acquired((machine, grant)) => Attempt::Acquired(pursuit.into_lease(machine, grant)),
@@ -148,6 +146,8 @@ struct Pursuit {
     claim: Arc<Claim>,
     upkeep: Upkeep,
     progress: Mutex<Progress>,
+    /// Dropped after the clean-up was handed on, so that a client that closes waits for both.
+    _under_way: UnderWay,
 }
 
 #[derive(Debug, Default)]
@@ -160,7 +160,8 @@ struct Progress {
 
 impl Pursuit {
     fn new(client: Arc<Client>, claim: Claim, upkeep: Upkeep) -> Self {
-        Self { client, claim: Arc::new(claim), upkeep, progress: Mutex::default() }
+        let _under_way = client.cleaner.begin();
+        Self { client, claim: Arc::new(claim), upkeep, progress: Mutex::default(), _under_way }
     }
 
     async fn pursue(&self, patience: Patience) -> Result<Attempt<(LeaseMachine, Grant)>, Error> {
@@ -220,6 +221,17 @@ impl Pursuit {
                     .applied_in_full()
                     .advise("it is being given back; ask for a longer TTL"))
             }
+        }
+    }
+
+    /// Completes at the end of the waiting time, and says how long that was.
+    async fn end_of(&self, wait: Wait) -> Duration {
+        match wait {
+            Wait::AtMost(span) => {
+                clock::sleep(&*self.client.clock, span).await;
+                span
+            }
+            Wait::Once | Wait::Forever => std::future::pending().await,
         }
     }
 

@@ -129,7 +129,7 @@ impl Alarms {
     #[cfg(target_os = "linux")]
     fn rearm(&self, at: Moment) {
         match &self.timer {
-            // Setting the timer anew also wakes the thread that is reading it.
+            // The thread that is reading the timer wakes at the new time.
             Some(timer) => kernel::arm(timer, at),
             None => self.changed.notify_one(),
         }

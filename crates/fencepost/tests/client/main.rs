@@ -1,0 +1,30 @@
+//! What the client promises on top of any store, shown on the memory store. What each store promises is shown by
+//! the conformance suite.
+
+#![allow(clippy::unwrap_used)] // a test that cannot set itself up has failed
+
+mod blocking;
+mod guards;
+mod observed;
+mod reentrant;
+mod renewal;
+
+use std::sync::Arc;
+
+use fencepost::{Acquired, Attempt, Correctness, Lease, Locks, clock::ManualClock};
+
+/// A client of the space `name`, as another process would open it.
+async fn open(name: &str) -> Locks<Correctness> {
+    Locks::open(&format!("memory:{name}")).await.unwrap().fenced().unwrap()
+}
+
+/// The same on a clock that only the test moves.
+async fn open_on(name: &str, clock: &ManualClock) -> Locks<Correctness> {
+    let url = format!("memory:{name}");
+    Locks::builder(&url).clock(Arc::new(clock.clone())).open().await.unwrap().fenced().unwrap()
+}
+
+fn held(attempt: Attempt<Lease<Correctness>>) -> Lease<Correctness> {
+    let Acquired(lease) = attempt else { panic!("the lock is free, yet it was {attempt:?}") };
+    lease
+}

@@ -7,7 +7,7 @@
 //! - **Correctness** ([`Locks::fenced`]): a breach would cost data. Each lease carries a [`Fence`], the resource
 //!   refuses what is older than it has seen, and stores that cannot issue one refuse at once.
 //!
-//! ```no_run
+//! ```
 //! use fencepost::{Acquired, Busy, Locks};
 //! use std::time::Duration;
 //!
@@ -68,6 +68,7 @@ pub use fencepost_core::{
     error::{Error, ErrorKind},
     fence::Fence,
     limits::{Ttl, Wait},
+    memory,
     name::{LockName, Namespace},
     owner::Owner,
     purpose::{self, Correctness, Efficiency, Undecided},

@@ -16,7 +16,7 @@ use fencepost::{
     store::{BoxFuture, LossReporter, Store},
 };
 
-use crate::held;
+use crate::{held, open};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -110,7 +110,7 @@ async fn manual_renewal_is_left_to_the_holder() {
 
 #[tokio::test]
 async fn c1_a_thousand_cancelled_acquires_leave_nothing() {
-    let (store, locks) = counted("c1-cancel", BootClock::shared()).await;
+    let (_, locks) = counted("c1-cancel", BootClock::shared()).await;
     let blocker = held(locks.lock("a").acquire().await.unwrap());
     for i in 0..1_000_u64 {
         let acquire = locks.lock("a").ttl(TTL).acquire();
@@ -124,7 +124,7 @@ async fn c1_a_thousand_cancelled_acquires_leave_nothing() {
     let mut last = held(locks.lock("a").wait(Duration::from_secs(10)).acquire().await.unwrap());
     last.release().await.unwrap();
     locks.close().await;
-    assert_eq!(store.inspect(None).await.unwrap(), Vec::new());
+    assert_eq!(open("c1-cancel").await.store().inspect(None).await.unwrap(), Vec::new());
 }
 
 impl TypedStore for Counted {

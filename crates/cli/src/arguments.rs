@@ -1,0 +1,343 @@
+//! The command line: one definition for each flag feeds the help, the man page and the completions.
+
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, time::Duration};
+
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use fencepost::{Fence, LockName, Namespace, Owner, Ttl, url::parse_span};
+
+use crate::{exit, guardian::plan::OnLost};
+
+/// Distributed locks for people who have to be right about it.
+#[derive(Debug, Parser)]
+#[command(name = "fencepost", version, after_help = exit::CODES, max_term_width = 100)]
+#[command(after_long_help = format!("{}\n\n{}", EXAMPLES, exit::CODES))]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fencepost run nightly-report -- ./report.sh
+      excludes a job on this host; no server needed
+  FENCEPOST_STORE=redis://10.0.0.5 fencepost run --wait 30s nightly-report -- ./report.sh
+      excludes it on all hosts that share the Redis server
+  fencepost ls
+      shows who holds and who waits";
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the locks live: file:/path, redis://host [default: a directory in the user's state directory]
+    ///
+    /// A password on the command line shows in the list of processes: put the URL into the environment, or the
+    /// password into a file named by the URL's option password_file.
+    #[arg(long, value_name = "URL", env = "FENCEPOST_STORE", hide_env_values = true, global = true)]
+    store: Option<String>,
+    /// The prefix that keeps one application's locks apart from another's
+    #[arg(long, env = "FENCEPOST_NAMESPACE", value_parser = namespace, default_value = "fencepost", global = true)]
+    pub(crate) namespace: Namespace,
+    /// Tell programs: listings as JSON on stdout, and how it ended as a last line of JSON on stderr
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Tell people nothing; the exit code says it
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Log what happens to stderr; twice for every step
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a command while holding a lock
+    ///
+    /// The command gets FENCEPOST_LOCK, FENCEPOST_OWNER and, where the store issues one, FENCEPOST_FENCE in its
+    /// environment. Signals sent to this process reach its process group. When the lease is in danger it is asked to end
+    /// (TERM) and killed before the lease can pass on, with everything it started. What it leaves running when it ends
+    /// may finish for one --grace, is then ended the same way, and the lock is held until nothing is left.
+    ///
+    /// Example: fencepost run --wait 0s nightly-report -- ./report.sh --all
+    Run(Run),
+    /// Take a lock for a script, and print its owner value and fence
+    ///
+    /// A keeper in the background renews the lease until it is released or lost, or the calling process ends. Inside
+    /// $(...) the caller may be a subshell that ends at once: say --for-pid $$ there.
+    ///
+    /// Example: read -r owner fence <<< "$(fencepost acquire backup --for-pid $$)"
+    Acquire(Acquire),
+    /// Extend a lease that `acquire` printed, by its TTL from now
+    ///
+    /// Example: fencepost renew backup --owner "$owner" --ttl 5m
+    Renew(Renew),
+    /// Tell whether a grant that `acquire` printed is still held: exit code 0, or 76 when it is lost
+    ///
+    /// Example: fencepost check backup --owner "$owner" || exit
+    Check(Grant),
+    /// Give back a grant that `acquire` printed
+    ///
+    /// Exit code 76 when it was lost before.
+    ///
+    /// Example: fencepost release backup --owner "$owner"
+    Release(Grant),
+    /// Show every lock that is held or waited for
+    ///
+    /// Example: fencepost ls --json | jq -r '.[].name'
+    Ls,
+    /// Show who holds a lock and who waits for it
+    ///
+    /// Example: fencepost who nightly-report
+    Who(Named),
+    /// Take a lock from its holder by force; the holder is told, waiters keep their places
+    ///
+    /// Exit code 75 when it is held with another fence than the one named.
+    ///
+    /// Example: fencepost break nightly-report --if-fence 42
+    Break(Break),
+    /// Print each change of a lock's holders and waiters, until interrupted
+    ///
+    /// Example: fencepost watch nightly-report --json
+    Watch(Named),
+    /// Print the completions for a shell
+    ///
+    /// Example: fencepost completions bash > /etc/bash_completion.d/fencepost
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    ///
+    /// Example: fencepost man > /usr/local/share/man/man1/fencepost.1
+    Man,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = exit::CODES)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    /// Insist on a fence: refuse a store that cannot issue one
+    #[arg(long)]
+    pub(crate) fenced: bool,
+    /// What happens to the command when the lease is lost
+    #[arg(long, value_name = "WHAT", default_value = "term", ignore_case = true)]
+    pub(crate) on_lost: OnLost,
+    /// The time between asking the command to end and killing it [default: a sixth of the TTL, at most 10s]
+    ///
+    /// At most half of the TTL: the lease must have had its chance of being renewed before the command is asked.
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    grace: Option<Duration>,
+    /// Hold the lock at least this long, also when the command ends sooner
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "0s")]
+    pub(crate) min_hold: Duration,
+    /// The exit code for "another holds the lock"
+    #[arg(long, value_name = "N", default_value_t = exit::BUSY)]
+    pub(crate) busy_code: u8,
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl Run {
+    /// The grace asked for, or the default for this TTL.
+    pub(crate) fn grace(&self) -> Duration {
+        let lasting = self.taking.max_hold.map_or(self.taking.ttl.get(), |most| most.min(self.taking.ttl.get()));
+        self.grace.unwrap_or((lasting / 6).min(Duration::from_secs(10)))
+    }
+
+    fn refusal(&self) -> Option<String> {
+        let (grace, ttl) = (self.grace(), self.taking.ttl.get());
+        let most = self.taking.max_hold.unwrap_or(Duration::MAX);
+        if grace > ttl / 2 {
+            return Some(format!(
+                "a --grace of {grace:?} leaves a --ttl of {ttl:?} no time for renewal; half is the most"
+            ));
+        }
+        if grace >= most {
+            return Some(format!("a --grace of {grace:?} leaves nothing of a --max-hold of {most:?}"));
+        }
+        if self.min_hold > most {
+            return Some(format!("--min-hold {:?} is longer than --max-hold {most:?}", self.min_hold));
+        }
+        if self.command.first().is_some_and(|program| program == "--" || program.is_empty()) {
+            return Some("the command after -- is empty or another --".into());
+        }
+        None
+    }
+}
+
+/// How a lock is taken.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Taking {
+    /// How long the lock outlives this process, on stores that expire; 10ms to 365d
+    #[arg(long, value_name = "SPAN", value_parser = ttl, default_value = "30s")]
+    pub(crate) ttl: Ttl,
+    /// The longest time to wait, connecting included; 0s tries once [default: as long as it takes]
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub(crate) wait: Option<Duration>,
+    /// The longest time to hold the lock
+    #[arg(long, value_name = "SPAN", value_parser = positive_span)]
+    pub(crate) max_hold: Option<Duration>,
+    /// A label that listings show; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Acquire {
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    /// Insist on a fence: refuse a store that cannot issue one
+    #[arg(long)]
+    pub(crate) fenced: bool,
+    /// Leave no keeper: the lock lasts for its TTL unless `fencepost renew` extends it
+    #[arg(long, conflicts_with_all = ["for_pid", "detach", "max_hold"])]
+    pub(crate) no_keep: bool,
+    /// Keep it for as long as this process lives, instead of the caller
+    #[arg(long, value_name = "PID", conflicts_with = "detach", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) for_pid: Option<i32>,
+    /// Keep it whatever becomes of the caller, until it is released
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Renew {
+    #[command(flatten)]
+    pub(crate) grant: Grant,
+    /// How long the lock shall last from now on
+    #[arg(long, value_name = "SPAN", value_parser = ttl, default_value = "30s")]
+    pub(crate) ttl: Ttl,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Grant {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    /// The owner value that `acquire` printed
+    #[arg(long, value_parser = owner, env = "FENCEPOST_OWNER", hide_env_values = true)]
+    pub(crate) owner: Owner,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Named {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Break {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    /// Only while it is held with this fence
+    #[arg(long, value_name = "FENCE", value_parser = fence)]
+    pub(crate) if_fence: Option<Fence>,
+}
+
+impl Arguments {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    /// A text for stdout when help or the version was asked for, else one line that says what is wrong.
+    pub(crate) fn read() -> Result<Self, Refusal> {
+        let arguments = Self::try_parse().map_err(|error| Refusal::of(&error))?;
+        let refusal = if let Verb::Run(run) = &arguments.verb { run.refusal() } else { None };
+        refusal.map_or(Ok(arguments), |line| Err(Refusal::Wrong(line)))
+    }
+}
+
+impl Global {
+    /// The store's URL: as said, or a directory in the user's state directory.
+    ///
+    /// # Errors
+    /// When there is neither a URL nor a home to keep state in.
+    pub(crate) fn store(&self) -> Result<String, String> {
+        if let Some(url) = self.store.as_ref().filter(|url| !url.is_empty()) {
+            return Ok(url.clone());
+        }
+        let stated = |variable: &str| std::env::var_os(variable).filter(|path| path.as_bytes().starts_with(b"/"));
+        let state = stated("XDG_STATE_HOME").or_else(|| {
+            let mut home = stated("HOME")?;
+            home.push("/.local/state");
+            Some(home)
+        });
+        let state = state.ok_or("neither --store, XDG_STATE_HOME nor HOME says where the locks live")?;
+        const KEPT: &percent_encoding::AsciiSet =
+            &percent_encoding::NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+        Ok(format!("file:{}/fencepost", percent_encoding::percent_encode(state.as_bytes(), KEPT)))
+    }
+}
+
+/// Why a command line is not carried out.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Help or the version was asked for.
+    Told(String),
+    /// It is wrong.
+    Wrong(String),
+}
+
+impl Refusal {
+    fn of(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Told(text),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                Refusal::Wrong("which verb? see `fencepost --help`".into())
+            }
+            _ => {
+                // The first paragraph says what is wrong, at times over several lines; the rest is usage.
+                let said = text.strip_prefix("error: ").unwrap_or(&text);
+                let said: Vec<_> = said.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+                Refusal::Wrong(format!("{}; see `fencepost --help`", said.join(" ")))
+            }
+        }
+    }
+}
+
+fn name(text: &str) -> Result<LockName, String> {
+    LockName::new(text).map_err(|error| error.to_string())
+}
+
+fn namespace(text: &str) -> Result<Namespace, String> {
+    Namespace::new(text).map_err(|error| error.to_string())
+}
+
+fn owner(text: &str) -> Result<Owner, String> {
+    text.parse().map_err(|error: fencepost::Error| error.to_string())
+}
+
+fn ttl(text: &str) -> Result<Ttl, String> {
+    Ttl::new(span(text)?).map_err(|error| error.to_string())
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    parse_span(text).ok_or_else(|| "a time span is a number with a unit, such as 150ms, 30s, 1m30s or 2h".into())
+}
+
+fn positive_span(text: &str) -> Result<Duration, String> {
+    span(text).and_then(|span| if span.is_zero() { Err("it must not be zero".into()) } else { Ok(span) })
+}
+
+fn fence(text: &str) -> Result<Fence, String> {
+    text.parse().ok().and_then(Fence::new).ok_or_else(|| "a fence is a whole number from 1 to 2^63 - 1".into())
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    let fits = |part: &str, most: usize| part.len() <= most && !part.chars().any(char::is_control);
+    if key.is_empty() || !fits(key, 64) || !fits(value, 256) {
+        return Err("a label's key has 1 to 64 bytes, its value at most 256, neither with control characters".into());
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,161 @@
+//! How the command ends: the exit codes, the one line for people and the one line for programs.
+
+use fencepost::{Error, ErrorKind, LockName, claim::Busy};
+use serde::{Deserialize, Serialize};
+
+use crate::when;
+
+/// The command line or an input in it was refused (`EX_USAGE`).
+pub(crate) const USAGE: u8 = 64;
+/// The store could not be reached or did not answer (`EX_UNAVAILABLE`).
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// Anything that should not happen: a corrupt record, a foreign value, a broken guardian (`EX_SOFTWARE`).
+pub(crate) const INTERNAL: u8 = 70;
+/// Another holds the lock (`EX_TEMPFAIL`).
+pub(crate) const BUSY: u8 = 75;
+/// The lease was lost, and the command was stopped.
+pub(crate) const LOST: u8 = 76;
+/// The store refused for lack of rights (`EX_NOPERM`).
+pub(crate) const PERMISSION: u8 = 77;
+/// The store, or its set-up, cannot give what was asked (`EX_CONFIG`).
+pub(crate) const UNSUPPORTED: u8 = 78;
+/// The command was found and could not be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// What an exit code says in the help text.
+pub(crate) const CODES: &str = "\
+Exit codes:
+  64   the command line was refused
+  69   the store is unavailable
+  70   something that should not be: a corrupt record, a foreign value
+  75   busy: another holds the lock (run: see --busy-code)
+  76   the lease is lost (run: the command was stopped)
+  77   the store refused permission
+  78   the store cannot give what was asked
+  126  the command cannot be executed
+  127  the command was not found
+  128+n  ended by signal n; any other code of run is the command's own";
+
+/// How a verb ended. With `--json` it is the last line on stderr.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ending {
+    /// One word for it.
+    pub(crate) outcome: String,
+    pub(crate) exit_code: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fence: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waited_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) held_ms: Option<u64>,
+    /// The line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+}
+
+impl Ending {
+    /// It went as wished.
+    pub(crate) fn done() -> Self {
+        Self::coded("done", 0)
+    }
+
+    /// One word and an exit code, nothing to say.
+    pub(crate) fn coded(outcome: &str, exit_code: u8) -> Self {
+        Self { outcome: outcome.into(), exit_code, ..Self::default() }
+    }
+
+    /// The line for people.
+    pub(crate) fn saying(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// A command line that was refused.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::coded("usage", USAGE).saying(message)
+    }
+
+    /// Something that should not happen.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::coded("failed", INTERNAL).saying(message)
+    }
+
+    /// Ended by a signal to this command.
+    pub(crate) fn interrupted(signal: i32) -> Self {
+        Self::coded("interrupted", 128u8.saturating_add(u8::try_from(signal).unwrap_or(127)))
+    }
+
+    /// Another holds it: who, since when, for how long yet.
+    pub(crate) fn busy(name: &LockName, busy: &Busy, code: u8) -> Self {
+        let mut said = format!("busy: {name} is held by ");
+        match &busy.holder {
+            Some(holder) => said.push_str(&when::holder(holder)),
+            None => said.push_str("another, whose record could not be read"),
+        }
+        if let Some(ahead) = busy.ahead.filter(|ahead| *ahead > 0) {
+            said.push_str(&format!(", {ahead} waiting before us"));
+        }
+        Self::coded("busy", code).saying(said)
+    }
+
+    /// Tells it as asked, and answers the exit code.
+    pub(crate) fn tell(&self, json: bool, quiet: bool) -> u8 {
+        if let Some(message) = self.message.as_ref().filter(|_| !quiet || self.exit_code == USAGE) {
+            say(message);
+        }
+        if json {
+            let line = serde_json::to_string(self).unwrap_or_default();
+            write_line(&line);
+        }
+        self.exit_code
+    }
+}
+
+impl From<Error> for Ending {
+    fn from(error: Error) -> Self {
+        let (outcome, code) = match error.kind() {
+            ErrorKind::InvalidInput => ("usage", USAGE),
+            ErrorKind::Unavailable | ErrorKind::LateGrant => ("unavailable", UNAVAILABLE),
+            ErrorKind::PermissionDenied => ("permission_denied", PERMISSION),
+            ErrorKind::Unsupported | ErrorKind::Misconfigured => ("unsupported", UNSUPPORTED),
+            ErrorKind::Lost(_) => ("lost", LOST),
+            _ => ("failed", INTERNAL),
+        };
+        Self::coded(outcome, code).saying(error.to_string())
+    }
+}
+
+/// One line for people on stderr.
+pub(crate) fn say(message: &str) {
+    write_line(&format!("fencepost: {}", when::harmless(message)));
+}
+
+fn write_line(line: &str) {
+    use std::io::Write;
+    // One write, so that lines of several processes do not mix. A closed stderr is nobody's loss.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost::error::Operation;
+
+    use super::*;
+
+    #[test]
+    fn c2_unavailable_and_busy_have_codes_that_cannot_be_confused() {
+        for (kind, code) in [
+            (ErrorKind::InvalidInput, 64),
+            (ErrorKind::Unavailable, 69),
+            (ErrorKind::Corrupt, 70),
+            (ErrorKind::PermissionDenied, 77),
+            (ErrorKind::Unsupported, 78),
+        ] {
+            assert_eq!(Ending::from(Error::new(kind, Operation::Claim, "x")).exit_code, code, "{kind:?}");
+        }
+        let name = LockName::new("a").unwrap();
+        assert_eq!(Ending::busy(&name, &Busy::default(), BUSY).exit_code, 75);
+    }
+}

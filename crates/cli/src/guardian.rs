@@ -1,0 +1,294 @@
+//! The guardian: a small process between this command and the command it runs.
+//!
+//! It starts the command, knows the lease's deadline and ends the command's whole tree before that passes, whatever
+//! becomes of the process that renews the lease: stopped, killed or stuck. On stores where the lock is a descriptor it
+//! holds that too, and lets it go only when nothing of the command runs any more.
+
+pub(crate) mod plan;
+pub(crate) mod tree;
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+    time::Duration,
+};
+
+use fencepost::{
+    LockName,
+    clock::{BootClock, Clock, Moment},
+};
+use nix::sys::signalfd::SignalFd;
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{Pid, Signal, WaitStatus},
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec},
+};
+
+use self::{
+    plan::{OnLost, Plan, Step},
+    tree::Change,
+};
+use crate::{
+    fork, signals,
+    terminal::Terminal,
+    wire::{Ended, Line, Order, Report, Start},
+};
+
+/// What the guardian is to run. Known before the fork.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) name: LockName,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) on_lost: OnLost,
+    pub(crate) grace: Duration,
+}
+
+/// Guards one command from start to end. It never returns to what the process was forked from.
+pub(crate) fn keep(line: Line, job: &Job) -> ! {
+    if let Err(error) = guard(line, job) {
+        crate::exit::say(&format!("the guardian cannot work: {error}"));
+    }
+    std::process::exit(0)
+}
+
+fn guard(line: Line, job: &Job) -> io::Result<()> {
+    // A group of its own: a signal to the job, or the terminal's keys, must not reach the guardian.
+    rustix::process::setpgid(None, None)?;
+    tree::adopt_orphans()?;
+    let children = signals::of_children()?;
+    let Some((start, lock)) = wait_for_start(&line)? else { return Ok(()) };
+    let command = match spawn(job, &start) {
+        Ok(command) => command,
+        Err(error) => {
+            drop(lock);
+            return line.send(&Report::NotStarted(error.raw_os_error().unwrap_or(0)), None);
+        }
+    };
+    if start.terminal
+        && let Some(terminal) = Terminal::of_this_session()
+    {
+        terminal.lend(command);
+        // It may have reached for the terminal before it had it, and been stopped for that.
+        let _ = rustix::process::kill_process_group(command, Signal::CONT);
+    }
+    let plan = Plan::new(job.on_lost, job.grace, start.deadline.map(Moment::from_nanos));
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
+    let line = Some(line);
+    let mut guardian =
+        Guardian { line, lock, command, end: None, plan, timer, children, unkillable: Vec::new(), left_behind: 0 };
+    guardian.report(&Report::Started(command.as_raw_pid()));
+    guardian.watch()
+}
+
+fn wait_for_start(line: &Line) -> io::Result<Option<(Start, Option<OwnedFd>)>> {
+    loop {
+        match line.receive::<Order>() {
+            Ok(Some((Order::Start(start), lock))) => return Ok(Some((start, lock))),
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                poll(&mut [PollFd::new(line, PollFlags::IN)])?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Starts the command in a process group of its own, with every signal as this program found it.
+fn spawn(job: &Job, start: &Start) -> io::Result<Pid> {
+    let [program, arguments @ ..] = &job.command[..] else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let mut command = prepared(program.clone(), job, start);
+    command.args(arguments);
+    let child = match command.spawn() {
+        // A script without a `#!` line, which shells run as well.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            prepared("/bin/sh".into(), job, start).arg(program).args(arguments).spawn()
+        }
+        spawned => spawned,
+    }?;
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("a process without a number"))
+}
+
+fn prepared(program: OsString, job: &Job, start: &Start) -> Command {
+    let mut command = Command::new(program);
+    command.process_group(0).env("FENCEPOST_LOCK", job.name.as_str()).env("FENCEPOST_OWNER", &start.owner);
+    match start.fence {
+        Some(fence) => command.env("FENCEPOST_FENCE", fence.to_string()),
+        // An outer `fencepost run` may have set it for another lock.
+        None => command.env_remove("FENCEPOST_FENCE"),
+    };
+    // The store's URL may hold a password.
+    command.env_remove("FENCEPOST_STORE");
+    fork::start_unblocked(&mut command);
+    command
+}
+
+struct Guardian {
+    /// `None` once the other side is gone.
+    line: Option<Line>,
+    lock: Option<OwnedFd>,
+    /// The command's pid, and the number of its process group.
+    command: Pid,
+    /// How the command itself ended.
+    end: Option<WaitStatus>,
+    plan: Plan,
+    timer: OwnedFd,
+    children: SignalFd,
+    unkillable: Vec<i32>,
+    left_behind: usize,
+}
+
+impl Guardian {
+    /// Until nothing of the command is left, or what is left cannot be killed.
+    fn watch(&mut self) -> io::Result<()> {
+        loop {
+            let none_left = self.reap();
+            if none_left && self.end.is_some() {
+                self.unkillable.clear();
+                return self.finish();
+            }
+            self.take_orders();
+            let now = BootClock.now();
+            match self.plan.due(now) {
+                Some(Step::GiveUp) => return self.finish(),
+                Some(step) => self.take(step),
+                None => self.sleep()?,
+            }
+        }
+    }
+
+    /// Takes in what children did; answers whether none is left.
+    fn reap(&mut self) -> bool {
+        while let Ok(Some(_)) = self.children.read_signal() {}
+        loop {
+            match tree::next_change() {
+                Change::NoneLeft => return true,
+                Change::Nothing => {
+                    if self.end.is_some() {
+                        self.plan.left_behind(BootClock.now());
+                    }
+                    return false;
+                }
+                Change::Of(pid, status) if pid == self.command => match status.stopping_signal() {
+                    Some(signal) => self.report(&Report::Stopped(signal)),
+                    None => self.end = Some(status),
+                },
+                Change::Of(..) => {}
+            }
+        }
+    }
+
+    fn take_orders(&mut self) {
+        while let Some(line) = &self.line {
+            let now = BootClock.now();
+            match line.receive::<Order>() {
+                Ok(Some((Order::Deadline(deadline), _))) => self.plan.extend(Moment::from_nanos(deadline)),
+                Ok(Some((Order::Signal(signal), _))) => self.pass_on(signal),
+                Ok(Some((Order::Lost, _))) => {
+                    let step = self.plan.lost(now);
+                    step.into_iter().for_each(|step| self.take(step));
+                }
+                Ok(Some((Order::Start(_), _))) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(None) | Err(_) => {
+                    self.line = None;
+                    let step = self.plan.orphaned(now);
+                    step.into_iter().for_each(|step| self.take(step));
+                }
+            }
+        }
+    }
+
+    fn pass_on(&self, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        if self.end.is_none() {
+            let _ = rustix::process::kill_process_group(self.command, signal);
+        } else {
+            // The group may be gone and its number a stranger's; what is left is found by descent.
+            tree::signal_all(signal, None);
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Term => self.ask_to_end(),
+            Step::Kill | Step::GiveUp => self.kill(),
+        }
+    }
+
+    fn ask_to_end(&mut self) {
+        let group = self.end.is_none().then_some(self.command);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, Signal::TERM);
+        }
+        let reach = tree::signal_all(Signal::TERM, group);
+        if group.is_none() {
+            self.left_behind = reach.sent + reach.refused.len();
+        }
+        // Continued as well: a stopped process would not see it before the KILL.
+        tree::signal_all(Signal::CONT, None);
+    }
+
+    fn kill(&mut self) {
+        if self.end.is_none() {
+            // The group first and at once, so that it cannot fork away from under the walk.
+            let _ = rustix::process::kill_process_group(self.command, Signal::KILL);
+        }
+        self.unkillable = tree::signal_all(Signal::KILL, None).refused;
+    }
+
+    fn sleep(&self) -> io::Result<()> {
+        arm(&self.timer, self.plan.wake_at())?;
+        let children = self.children.as_fd();
+        let mut watched =
+            vec![PollFd::new(&self.timer, PollFlags::IN), PollFd::from_borrowed_fd(children, PollFlags::IN)];
+        watched.extend(self.line.as_ref().map(|line| PollFd::new(line, PollFlags::IN)));
+        poll(&mut watched)
+    }
+
+    /// Lets the lock go first and tells then, so that whoever is told finds it free.
+    fn finish(&mut self) -> io::Result<()> {
+        self.lock = None;
+        let signal = self.end.and_then(WaitStatus::terminating_signal);
+        let code = match signal {
+            Some(signal) => 128 + signal,
+            None => self.end.and_then(WaitStatus::exit_status).unwrap_or(i32::from(u8::MAX)),
+        };
+        self.report(&Report::Ended(Ended {
+            code: u8::try_from(code).unwrap_or(u8::MAX),
+            signal,
+            for_the_lease: self.plan.is_for_the_lease(),
+            left_behind: self.left_behind,
+            unkillable: self.unkillable.clone(),
+        }));
+        Ok(())
+    }
+
+    fn report(&self, report: &Report) {
+        if let Some(line) = &self.line {
+            // A reader that is gone shows as the end of the line.
+            let _ = line.send(report, None);
+        }
+    }
+}
+
+fn arm(timer: &OwnedFd, at: Option<Moment>) -> io::Result<()> {
+    // Zero disarms it, which a deadline must not do.
+    let nanos = at.map_or(0, |at| at.as_nanos().max(1));
+    let it_value = Timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
+    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+    rustix::time::timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once)?;
+    Ok(())
+}
+
+fn poll(watched: &mut [PollFd<'_>]) -> io::Result<()> {
+    match rustix::event::poll(watched, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

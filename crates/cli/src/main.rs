@@ -1,0 +1,102 @@
+//! The command `fencepost`: runs jobs under a lock, takes locks for scripts, shows and breaks them.
+
+mod arguments;
+mod exit;
+mod fork;
+mod guardian;
+mod keeper;
+mod listing;
+mod run;
+mod signals;
+mod take;
+mod terminal;
+mod watched;
+mod when;
+mod wire;
+
+use std::io::Write;
+
+use clap::CommandFactory;
+
+use crate::{
+    arguments::{Arguments, Refusal, Verb},
+    exit::Ending,
+};
+
+fn main() {
+    let code = match Arguments::read() {
+        Ok(arguments) => {
+            let (json, quiet) = (arguments.global.json, arguments.global.quiet);
+            carry_out(arguments).tell(json, quiet)
+        }
+        Err(Refusal::Told(text)) => print(&text).exit_code,
+        // Whoever asked for JSON and cannot be understood gets the line for people.
+        Err(Refusal::Wrong(line)) => Ending::usage(line).tell(false, false),
+    };
+    // Not a return: a runtime thread that waits for a name server must not hold up the end.
+    std::process::exit(i32::from(code))
+}
+
+fn carry_out(arguments: Arguments) -> Ending {
+    let Arguments { global, verb } = arguments;
+    match verb {
+        Verb::Run(verb) => run::run(&global, verb),
+        Verb::Acquire(verb) => keeper::acquire(&global, verb),
+        Verb::Renew(verb) => keeper::renew(&global, &verb),
+        Verb::Check(grant) => keeper::check(&global, &grant),
+        Verb::Release(grant) => keeper::release(&global, &grant),
+        Verb::Ls => listing::list(&global),
+        Verb::Who(named) => listing::who(&global, &named.name),
+        Verb::Break(verb) => listing::break_by_force(&global, &verb),
+        Verb::Watch(named) => listing::watch(&global, &named.name),
+        Verb::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "fencepost", &mut text);
+            print(&String::from_utf8_lossy(&text))
+        }
+        Verb::Man => {
+            let mut text = Vec::new();
+            match clap_mangen::Man::new(Arguments::command()).render(&mut text) {
+                Ok(()) => print(&String::from_utf8_lossy(&text)),
+                Err(error) => Ending::internal(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Writes to stdout. A reader that went away is no failure, a full disk is.
+fn print(text: &str) -> Ending {
+    write(text).map_or_else(|ending| ending, |_| Ending::done())
+}
+
+/// Writes to stdout; answers whether anybody still reads.
+fn write(text: &str) -> Result<bool, Ending> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Ending::internal(format!("cannot write to stdout: {error}"))),
+    }
+}
+
+/// Begins to log to stderr as far as `-v` was given. Called in the process that does the work.
+fn log(verbose: u8) {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match verbose {
+        0 => return,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+}
+
+/// Runs `work` on a runtime of this one thread.
+fn block_on(work: impl Future<Output = Result<Ending, Ending>>) -> Ending {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Ending::internal(format!("cannot start: {error}")),
+    };
+    let ending = runtime.block_on(work);
+    runtime.shutdown_background();
+    ending.unwrap_or_else(|ending| ending)
+}

@@ -13,7 +13,11 @@ use fencepost_core::{
 };
 
 /// One line for each store; a feature decides whether it is built in.
-pub const SCHEMES: &[Scheme] = &[fencepost_core::memory::SCHEME];
+pub const SCHEMES: &[Scheme] = &[
+    fencepost_core::memory::SCHEME,
+    #[cfg(feature = "file")]
+    fencepost_local::SCHEME,
+];
 
 /// Opens the store that `url` names, without a client around it.
 ///

@@ -1,0 +1,79 @@
+//! Who holds and who waits.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use fencepost_core::{
+    claim::{Holder, LockState},
+    name::LockName,
+};
+
+use crate::{
+    encode::{LOCK_SUFFIX, Place, QUEUE_SUFFIX},
+    floor::as_errno,
+    lockfile::LockFile,
+    problem::{Outcome, Problem},
+    queue, record,
+};
+
+/// The locks that are held or waited for, sorted by name.
+pub(crate) fn inspect(directory: &Path, only: Option<&LockName>) -> Outcome<Vec<LockState>> {
+    let mut found = Found::default();
+    if let Some(name) = only {
+        let place = Place::of(directory, name);
+        found.lock_file(&place.file)?;
+        found.queue(&place.queue)?;
+    } else {
+        let system = |error: std::io::Error| Problem::system("listing", directory)(as_errno(&error));
+        for entry in fs::read_dir(directory).map_err(system)? {
+            let path = entry.map_err(system)?.path();
+            let file_name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            if file_name.ends_with(LOCK_SUFFIX.as_bytes()) {
+                found.lock_file(&path)?;
+            } else if file_name.ends_with(QUEUE_SUFFIX.as_bytes()) {
+                found.queue(&path)?;
+            }
+        }
+    }
+    Ok(found.0.into_values().collect())
+}
+
+/// The lock's holder at this moment.
+pub(crate) fn holder(place: &Place) -> Outcome<Option<Holder>> {
+    match LockFile::open_to_read(&place.file)? {
+        Some(lock) if lock.is_held(&place.file)? => lock.recorded(&place.file),
+        _ => Ok(None),
+    }
+}
+
+#[derive(Default)]
+struct Found(BTreeMap<LockName, LockState>);
+
+impl Found {
+    fn lock_file(&mut self, path: &Path) -> Outcome<()> {
+        let Some(lock) = LockFile::open_to_read(path)? else { return Ok(()) };
+        if !lock.is_held(path)? {
+            return Ok(());
+        }
+        let page = lock.page(path)?;
+        if page.is_empty() {
+            return Ok(()); // its first taker is at work
+        }
+        let name = record::name_in(path, &page)?;
+        if let (Ok(name), Some(holder)) = (LockName::new(name), record::holder(&page)) {
+            self.lock(name).holders.push(holder);
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, path: &Path) -> Outcome<()> {
+        for (name, waiter) in queue::waiters(path)? {
+            self.lock(name).waiters.push(waiter);
+        }
+        Ok(())
+    }
+
+    fn lock(&mut self, name: LockName) -> &mut LockState {
+        let empty = LockState { name: name.clone(), holders: Vec::new(), waiters: Vec::new() };
+        self.0.entry(name).or_insert(empty)
+    }
+}

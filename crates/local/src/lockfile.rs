@@ -1,0 +1,284 @@
+//! One lock's file: taking it, looking at it, removing it.
+//!
+//! The lock is the kernel's: flock(2) on an open file, so that it ends with the last descriptor of it, however the
+//! holder died. Everything else is about the file being the right one: whoever removes the file takes the lock
+//! from its holder, and the next taker makes a new one.
+
+use std::path::Path;
+
+use fencepost_core::{claim::Holder, fence::Fence, owner::Owner};
+use rustix::{
+    fd::OwnedFd,
+    fs::{FlockOperation, Mode, OFlags, Timestamps, UTIME_NOW},
+    io::Errno,
+    time::Timespec,
+};
+
+use crate::{
+    directory::Directory,
+    encode::Place,
+    floor::{read_full, write_all},
+    problem::{Outcome, Problem},
+    record::{self, CLOSING, Content, ISSUED, Issued, PAGE, QUEUE, TAKERS_PART},
+};
+
+/// An open lock's file. Dropping it gives the lock up, if it was taken and no other process has the descriptor.
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    pub(crate) file: OwnedFd,
+}
+
+/// Who takes a lock, as it will be recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taker<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) claimant: &'a [u8],
+    pub(crate) since_unix_ms: u64,
+}
+
+/// The outcome of a try.
+#[derive(Debug)]
+pub(crate) enum Tried {
+    /// The lock is ours, under this fence.
+    Taken {
+        /// The fence, recorded in the file.
+        fence: Fence,
+        /// The file's number, to be compared with what is at the path later.
+        inode: u64,
+        /// There may be waiters.
+        waiters: bool,
+    },
+    /// Another has it.
+    Held,
+    /// This file is not the one at the path any more: open again.
+    Stale,
+}
+
+impl LockFile {
+    /// Opens the lock's file, and creates it where it is missing.
+    pub(crate) fn open(directory: &Directory, place: &Place) -> Outcome<Self> {
+        loop {
+            if let Some(found) = Self::open_existing(place)? {
+                return Ok(found);
+            }
+            // Created in its place and empty: its range of fences must be drawn *after* it can be found here, or a
+            // file of the same name that came and went meanwhile could have given out higher ones.
+            let flags = FLAGS | OFlags::CREATE | OFlags::EXCL;
+            match rustix::fs::open(&place.file, flags, directory.file_mode) {
+                Ok(file) => {
+                    if directory.file_mode != Mode::RUSR | Mode::WUSR {
+                        // The umask of one user must not lock the other users of a shared directory out.
+                        rustix::fs::fchmod(&file, directory.file_mode)
+                            .map_err(Problem::system("setting the rights of", &place.file))?;
+                    }
+                    return Ok(Self { file });
+                }
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(Problem::system("creating", &place.file)(errno)),
+            }
+        }
+    }
+
+    /// Opens the lock's file if there is one.
+    pub(crate) fn open_existing(place: &Place) -> Outcome<Option<Self>> {
+        match rustix::fs::open(&place.file, FLAGS, Mode::empty()) {
+            Ok(file) => Ok(Some(Self { file })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Problem::system("opening", &place.file)(errno)),
+        }
+    }
+
+    /// Opens the file at `path`, if there is one, to see who holds it. Closing it wakes no waiter.
+    pub(crate) fn open_to_read(path: &Path) -> Outcome<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(Self { file })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Problem::system("opening", path)(errno)),
+        }
+    }
+
+    /// Tries once to take the lock. The fence is drawn and recorded by the same step (F2), and only then is it
+    /// checked that the file is still the one at the path and that nobody is removing it: whoever removes it looks
+    /// at the fence after having announced the removal, so one of the two sees the other.
+    pub(crate) fn try_take(&self, directory: &Directory, place: &Place, taker: Taker<'_>) -> Outcome<Tried> {
+        let path = &place.file;
+        if !self.try_exclusive(path)? {
+            return Ok(if inode_at(path)? == Some(self.inode(path)?) { Tried::Held } else { Tried::Stale });
+        }
+        let mut bytes = [0; TAKERS_PART];
+        let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
+        let (fence, inode) = match record::read(path, &bytes[..length], place.name.as_str())? {
+            Content::Used { inode, last } => (self.record_next(directory, path, last, taker)?, inode),
+            Content::New => self.record_first(directory, place, 0, taker)?,
+        };
+        let mut marks = [0; 2];
+        rustix::io::pread(&self.file, &mut marks, CLOSING).map_err(Problem::system("reading", path))?;
+        let (mut fence, mut inode) = (fence, inode);
+        if inode_at(path)? != Some(inode) {
+            let ours = self.inode(path)?;
+            if ours == inode || inode_at(path)? != Some(ours) {
+                return Ok(Tried::Stale);
+            }
+            // A copy of another file, from a backup perhaps, whose counter may be behind: it starts as a new one.
+            (fence, inode) = self.record_first(directory, place, fence.get(), taker)?;
+            if inode_at(path)? != Some(inode) {
+                return Ok(Tried::Stale);
+            }
+        }
+        if marks[0] != 0 {
+            // Its remover died half-way, or is about to look: finish for it.
+            remove(directory, place, inode)?;
+            return Ok(Tried::Stale);
+        }
+        Ok(Tried::Taken { fence, inode, waiters: marks[1] != 0 })
+    }
+
+    /// Gives the lock up although other processes may have inherited the descriptor: closing it would not be enough.
+    /// `nudge` makes an event for the waiter, which such a close does not.
+    pub(crate) fn unlock(self, nudge: bool) {
+        // Unlocking an open file that is locked does not fail; closing it follows in any case.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        if nudge {
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
+            // Without it the waiter finds out by its backstop.
+            let _ = rustix::fs::futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
+        }
+    }
+
+    /// Whether somebody has the lock. The record alone does not tell: a killed holder leaves it behind.
+    pub(crate) fn is_held(&self, path: &Path) -> Outcome<bool> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {
+                // For these microseconds takers see a shared lock, which they know to wait out.
+                let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+                Ok(false)
+            }
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(errno) => Err(Problem::system("looking at", path)(errno)),
+        }
+    }
+
+    /// The page as it is.
+    pub(crate) fn page(&self, path: &Path) -> Outcome<Vec<u8>> {
+        let mut bytes = vec![0; PAGE];
+        let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// The last holder as recorded, who has it now if [`is_held`](Self::is_held).
+    pub(crate) fn recorded(&self, path: &Path) -> Outcome<Option<Holder>> {
+        Ok(record::holder(&self.page(path)?))
+    }
+
+    /// States that there may be waiters. A new file says so from the beginning.
+    pub(crate) fn mark_waiters(&self, place: &Place, waiters: bool) -> Outcome<()> {
+        if self.page(&place.file)?.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        self.mark(&place.file, QUEUE, waiters)
+    }
+
+    /// Takes the lock from its holder by removing the file, if `still` says so of the holder that is recorded
+    /// *after* the removal was announced.
+    pub(crate) fn take_away(
+        &self,
+        directory: &Directory,
+        place: &Place,
+        still: impl Fn(Option<&Holder>) -> bool,
+    ) -> Outcome<bool> {
+        let path = &place.file;
+        self.mark(path, CLOSING, true)?;
+        if !still(self.recorded(path)?.as_ref()) {
+            self.mark(path, CLOSING, false)?;
+            return Ok(false);
+        }
+        remove(directory, place, self.inode(path)?)?;
+        Ok(true)
+    }
+
+    pub(crate) fn inode(&self, path: &Path) -> Outcome<u64> {
+        rustix::fs::fstat(&self.file).map(|stat| stat.st_ino).map_err(Problem::system("examining", path))
+    }
+
+    fn try_exclusive(&self, path: &Path) -> Outcome<bool> {
+        for round in 0..200 {
+            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(true),
+                Err(Errno::WOULDBLOCK) if self.is_held(path)? => return Ok(false),
+                // Somebody only looks whether it is held, or has just let go.
+                Err(Errno::WOULDBLOCK | Errno::INTR) if round < 100 => std::thread::yield_now(),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(std::time::Duration::from_micros(200)),
+                Err(errno) => return Err(Problem::system("locking", path)(errno)),
+            }
+        }
+        Err(Problem::Stuck { path: path.to_owned(), what: "is being looked at by a process that does not finish" })
+    }
+
+    fn record_next(&self, directory: &Directory, path: &Path, last: Issued, taker: Taker<'_>) -> Outcome<Fence> {
+        let (fence, range_end) = match last.next(&directory.boot) {
+            Some(fence) => (fence, last.range_end),
+            None => directory.floor.lock()?.new_range(last.range_end)?,
+        };
+        let issued = taker.issued(fence, range_end, directory);
+        write_all(&self.file, &issued.write(taker.claimant), ISSUED).map_err(Problem::system("writing", path))?;
+        Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.to_owned() })
+    }
+
+    fn record_first(
+        &self,
+        directory: &Directory,
+        place: &Place,
+        above: u64,
+        taker: Taker<'_>,
+    ) -> Outcome<(Fence, u64)> {
+        let path = &place.file;
+        let inode = self.inode(path)?;
+        let (fence, range_end) = directory.floor.lock()?.new_range(above)?;
+        let issued = taker.issued(fence, range_end, directory);
+        let page = record::new_page(place.name.as_str(), inode, &issued, taker.claimant);
+        write_all(&self.file, &page, 0).map_err(|errno| {
+            // Half a page would count as damage; an empty file is a new one.
+            let _ = rustix::fs::ftruncate(&self.file, 0);
+            Problem::system("writing", path)(errno)
+        })?;
+        let fence = Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
+        Ok((fence, inode))
+    }
+
+    fn mark(&self, path: &Path, at: u64, set: bool) -> Outcome<()> {
+        write_all(&self.file, &[u8::from(set)], at).map_err(Problem::system("writing", path))
+    }
+}
+
+impl Taker<'_> {
+    fn issued(&self, fence: u64, range_end: u64, directory: &Directory) -> Issued {
+        Issued { fence, range_end, since_unix_ms: self.since_unix_ms, boot: directory.boot, owner: *self.owner }
+    }
+}
+
+/// A link that somebody else put there is not followed, and a pipe does not make us wait.
+const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
+
+/// The number of the file at `path`, if there is one.
+pub(crate) fn inode_at(path: &Path) -> Outcome<Option<u64>> {
+    match rustix::fs::lstat(path) {
+        Ok(stat) => Ok(Some(stat.st_ino)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(Problem::system("examining", path)(errno)),
+    }
+}
+
+/// Removes the lock's file if it is still this one. Removers take turns by the floor, so that none removes the
+/// file that came after the one it looked at.
+fn remove(directory: &Directory, place: &Place, inode: u64) -> Outcome<()> {
+    let _turn = directory.floor.lock()?;
+    if inode_at(&place.file)? != Some(inode) {
+        return Ok(());
+    }
+    match rustix::fs::unlink(&place.file) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(Problem::system("removing", &place.file)(errno)),
+    }
+}

@@ -1,0 +1,80 @@
+//! Telling a holder that its lock's file was removed (L1, L4).
+//!
+//! One watch on the directory serves every lock held through a store. It is not set up for a hold of milliseconds:
+//! that would cost more than the hold. A hold that lasts [`SHORT`] brings it about, and what was removed before
+//! the watch stood is found by one look at every file.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use fencepost_core::clock::{self, BootClock};
+
+use crate::{store::Shared, watch::DirectoryWatch};
+
+/// Holds shorter than this are not watched.
+const SHORT: Duration = Duration::from_millis(20);
+
+impl Shared {
+    /// Sees to it that the directory is watched if a hold lasts.
+    pub(crate) fn watch_if_it_lasts(self: &Arc<Self>) {
+        if self.watch_is_due.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let due = Due(Arc::downgrade(self));
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(async move {
+                    clock::sleep(&BootClock, SHORT).await;
+                    due.watch();
+                });
+            }
+            Err(_) => due.watch(),
+        }
+    }
+
+    /// Something was removed from the directory.
+    fn removed(&self, file_name: Option<&[u8]>) {
+        // Counted first: who is about to enter a grant looks at the count after entering it.
+        self.removals.fetch_add(1, Ordering::SeqCst);
+        let mut state = self.state();
+        for (owner, held) in &mut state.held {
+            let held_name = held.file.file_name().unwrap_or_default().as_encoded_bytes();
+            if file_name.is_none_or(|name| name == held_name) {
+                self.look_after(owner, held);
+            }
+        }
+    }
+}
+
+/// A watch that is to be set up. Dropped before, as by a runtime that ends, it lets the next hold bring it about.
+struct Due(std::sync::Weak<Shared>);
+
+impl Due {
+    fn watch(self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        {
+            let mut state = shared.state();
+            if state.watch.is_some() || state.held.is_empty() || *shared.closed.borrow() {
+                return;
+            }
+            let told = Arc::downgrade(&shared);
+            state.watch = DirectoryWatch::new(&shared.directory.path, move |file_name| {
+                if let Some(shared) = told.upgrade() {
+                    shared.removed(file_name);
+                }
+            });
+        }
+        shared.removed(None);
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            let watched = shared.state().watch.is_some();
+            shared.watch_is_due.store(watched, Ordering::SeqCst);
+        }
+    }
+}

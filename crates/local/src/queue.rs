@@ -1,0 +1,244 @@
+//! The waiters of one lock, first come first served across processes (W3).
+//!
+//! Each waiter has a *ticket*, a file in the lock's queue directory. Its number is its place; the flock that its
+//! owner keeps on it shows that the owner lives. A ticket appears whole: it is written and locked under another name and
+//! then linked to the next free number, which fails when somebody else was faster.
+//!
+//! Each waiter watches only the live ticket before its own, so one leaving wakes one. Tickets of dead owners are
+//! removed by whoever meets them, under the ticket's lock and after a look at the path, so that a number that was given
+//! out again is never removed by mistake.
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use fencepost_core::{
+    claim::{Claimant, Waiter},
+    name::LockName,
+    owner::Owner,
+};
+use rustix::{
+    fd::OwnedFd,
+    fs::{FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    directory::Directory,
+    encode::Place,
+    floor::{as_errno, write_all},
+    lockfile::inode_at,
+    problem::{Outcome, Problem},
+};
+
+/// A place in the queue. Dropping it leaves the queue.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) number: u64,
+    path: PathBuf,
+    // Keeps the lock that shows that we live.
+    _file: OwnedFd,
+}
+
+/// What a ticket tells to people.
+#[derive(Debug, Serialize, Deserialize)]
+struct Written {
+    name: String,
+    claimant: Claimant,
+    since_unix_ms: u64,
+}
+
+impl Ticket {
+    /// Takes the next place.
+    pub(crate) fn take(
+        directory: &Directory,
+        place: &Place,
+        owner: &Owner,
+        claimant: &Claimant,
+        since_unix_ms: u64,
+    ) -> Outcome<Self> {
+        let name = place.name.as_str().to_owned();
+        let text = serde_json::to_vec(&Written { name, claimant: claimant.clone(), since_unix_ms });
+        let text = text.unwrap_or_default(); // strings and numbers always become JSON
+        loop {
+            let Some((file, unnamed)) = write_unnamed(directory, place, owner, &text)? else { continue };
+            let numbered = number_it(place, &unnamed);
+            // Once it has its number, or never gets one, the first name only clutters the directory.
+            let _ = rustix::fs::unlink(&unnamed);
+            if let Some(number) = numbered? {
+                return Ok(Self { number, path: ticket_path(&place.queue, number), _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Should it fail, the ticket is one of a dead owner as soon as the descriptor is closed.
+        let _ = rustix::fs::unlink(&self.path);
+        if let Some(queue) = self.path.parent() {
+            // Only when it is empty.
+            let _ = rustix::fs::rmdir(queue);
+        }
+    }
+}
+
+/// The nearest live ticket before `number`.
+pub(crate) fn before(place: &Place, number: u64) -> Outcome<Option<PathBuf>> {
+    let numbers = numbers(&place.queue)?;
+    for earlier in numbers.into_iter().rev().filter(|earlier| *earlier < number) {
+        let path = ticket_path(&place.queue, earlier);
+        if lives(&path)? {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// How many tickets lie before `number`, counting those whose owners died unnoticed.
+pub(crate) fn count_before(place: &Place, number: u64) -> Outcome<u64> {
+    Ok(numbers(&place.queue)?.into_iter().filter(|earlier| *earlier < number).count() as u64)
+}
+
+/// Whether anybody waits; removes what the dead left at the head.
+pub(crate) fn anyone(place: &Place) -> Outcome<bool> {
+    for number in numbers(&place.queue)? {
+        if lives(&ticket_path(&place.queue, number))? {
+            return Ok(true);
+        }
+    }
+    sweep(&place.queue);
+    Ok(false)
+}
+
+/// Whether the owner of the ticket lives; a dead one's ticket is removed.
+pub(crate) fn lives(ticket: &Path) -> Outcome<bool> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match rustix::fs::open(ticket, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(Problem::system("opening", ticket)(errno)),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(true),
+        Err(errno) => return Err(Problem::system("looking at", ticket)(errno)),
+        Ok(()) => {}
+    }
+    let inode = rustix::fs::fstat(&file).map_err(Problem::system("examining", ticket))?.st_ino;
+    if inode_at(ticket)? == Some(inode) {
+        match rustix::fs::unlink(ticket) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Problem::system("removing", ticket)(errno)),
+        }
+    }
+    Ok(false)
+}
+
+/// The live waiters, first come first, and the lock that they wait for.
+pub(crate) fn waiters(queue: &Path) -> Outcome<Vec<(LockName, Waiter)>> {
+    let mut waiters = Vec::new();
+    for number in numbers(queue)? {
+        let path = ticket_path(queue, number);
+        if !lives(&path)? {
+            continue;
+        }
+        // Whoever left since is no waiter any more.
+        let Ok(text) = fs::read(&path) else { continue };
+        let Ok(written) = serde_json::from_slice::<Written>(&text) else { continue };
+        let Ok(name) = LockName::new(written.name) else { continue };
+        let since_unix_ms = Some(written.since_unix_ms);
+        waiters.push((name, Waiter { claimant: written.claimant, since_unix_ms }));
+    }
+    Ok(waiters)
+}
+
+/// A ticket without a number, locked; `None` when somebody took it for a dead one's before it was locked.
+fn write_unnamed(
+    directory: &Directory,
+    place: &Place,
+    owner: &Owner,
+    text: &[u8],
+) -> Outcome<Option<(OwnedFd, PathBuf)>> {
+    let path = place.queue.join(format!("{UNNAMED}{owner}"));
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = match rustix::fs::open(&path, flags, directory.file_mode) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => {
+            make_queue(directory, &place.queue)?;
+            return Ok(None);
+        }
+        Err(errno) => return Err(Problem::system("creating", &path)(errno)),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(None),
+        Err(errno) => return Err(Problem::system("locking", &path)(errno)),
+    }
+    let written = rustix::fs::fchmod(&file, directory.file_mode).and_then(|()| write_all(&file, text, 0));
+    if let Err(errno) = written {
+        let _ = rustix::fs::unlink(&path);
+        return Err(Problem::system("writing", &path)(errno));
+    }
+    Ok(Some((file, path)))
+}
+
+/// Links the ticket to the number after the highest; `None` when it was removed before that.
+fn number_it(place: &Place, unnamed: &Path) -> Outcome<Option<u64>> {
+    let mut number = numbers(&place.queue)?.last().map_or(1, |last| last + 1);
+    loop {
+        match rustix::fs::link(unnamed, ticket_path(&place.queue, number)) {
+            Ok(()) => return Ok(Some(number)),
+            Err(Errno::EXIST) => number += 1,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(Problem::system("numbering", unnamed)(errno)),
+        }
+    }
+}
+
+const UNNAMED: &str = ".new-";
+
+fn make_queue(directory: &Directory, queue: &Path) -> Outcome<()> {
+    let made = fs::DirBuilder::new().mode(directory.directory_mode).create(queue);
+    match made {
+        Ok(()) if directory.directory_mode == 0o700 => Ok(()),
+        Ok(()) => rustix::fs::chmod(queue, Mode::from_raw_mode(directory.directory_mode))
+            .map_err(Problem::system("setting the rights of", queue)),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(Problem::system("creating", queue)(as_errno(&error))),
+    }
+}
+
+/// Removes unnumbered tickets of the dead, and the directory when nothing is left in it.
+fn sweep(queue: &Path) {
+    // Clutter at worst: nobody waits by an unnumbered ticket.
+    let Ok(entries) = fs::read_dir(queue) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(UNNAMED.as_bytes()) {
+            let _ = lives(&entry.path());
+        }
+    }
+    let _ = rustix::fs::rmdir(queue);
+}
+
+fn ticket_path(queue: &Path, number: u64) -> PathBuf {
+    queue.join(format!("{number:020}"))
+}
+
+/// The numbers given out, lowest first.
+fn numbers(queue: &Path) -> Outcome<Vec<u64>> {
+    let entries = match fs::read_dir(queue) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Problem::system("listing", queue)(as_errno(&error))),
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| Problem::system("listing", queue)(as_errno(&error)))?;
+        numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}

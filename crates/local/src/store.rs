@@ -1,0 +1,420 @@
+//! The store: what each verb of the contract does with the files.
+//!
+//! Every verb but `turn` runs through without waiting for anything but the disk; the lock of a file is asked for and
+//! never waited for.
+
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use fencepost_core::{
+    capabilities::Capabilities,
+    claim::{
+        Busy, Claim, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release, Renewal,
+    },
+    clock::{Clock, Sent, wall_unix_ms},
+    error::{Error, ErrorKind, Operation},
+    fence::Fence,
+    name::{LockName, Namespace},
+    owner::Owner,
+    purpose::{Correctness, TypedStore},
+    store::{BoxFuture, LossReporter, Store},
+};
+use tokio::sync::watch;
+
+use crate::{
+    STORE, capabilities,
+    config::DirectoryConfig,
+    directory::Directory,
+    encode::Place,
+    listing,
+    lockfile::{LockFile, Taker, Tried, inode_at},
+    problem::Outcome,
+    queue::{self, Ticket},
+    record::claimant_json,
+    watch::DirectoryWatch,
+};
+
+/// Locks in a directory of this host. One handle is one client: two handles in one process exclude each other.
+#[derive(Debug)]
+pub struct DirectoryStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl DirectoryStore {
+    /// Opens the directory at `path`, which is made with mode 0700 when it is missing, and in it the one of
+    /// `namespace`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ForeignValue`] when something else lies there, [`ErrorKind::PermissionDenied`] when it cannot be
+    /// written, [`ErrorKind::Misconfigured`] on a network file system that the config does not accept,
+    /// [`ErrorKind::Corrupt`] when the directory's floor was removed.
+    pub fn open(config: DirectoryConfig, namespace: &Namespace, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        let directory = Directory::open(&config.path, namespace, config.network)?;
+        let shared = Shared {
+            directory,
+            clock,
+            capabilities: capabilities(),
+            state: Mutex::default(),
+            removals: AtomicU64::new(0),
+            watch_is_due: AtomicBool::new(false),
+            reporter: OnceLock::new(),
+            closed: watch::Sender::new(false),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl TypedStore for DirectoryStore {
+    type Serves = Correctness;
+}
+
+impl Store for DirectoryStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
+        Box::pin(async move { self.shared.claim(claim, patience) })
+    }
+
+    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
+        Box::pin(crate::turn::turn(&self.shared, claim))
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
+        Box::pin(async move { claims.iter().map(|claim| self.shared.renew(claim)).collect() })
+    }
+
+    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
+        Box::pin(async move {
+            self.shared.release(holding).map_err(|p| p.into_error(Operation::Release, Some(holding.name())))
+        })
+    }
+
+    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
+        Box::pin(async move {
+            listing::inspect(&self.shared.directory.path, only).map_err(|p| p.into_error(Operation::Inspect, only))
+        })
+    }
+
+    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
+        Box::pin(
+            async move { self.shared.force(name, if_fence).map_err(|p| p.into_error(Operation::Force, Some(name))) },
+        )
+    }
+
+    fn report_losses(&self, to: LossReporter) {
+        // Called once, as the contract says.
+        let _ = self.shared.reporter.set(to);
+    }
+
+    fn descriptor(&self, holding: &Holding) -> Option<std::io::Result<OwnedFd>> {
+        let mut state = self.shared.state();
+        let held = state.held.get_mut(&holding.owner)?;
+        held.shared_out = true;
+        Some(held.lock.file.try_clone()) // closed on exec unless whoever gets it decides otherwise
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.shared.closed.send_replace(true);
+            let (_watch, _tickets) = {
+                let mut state = self.shared.state();
+                (state.watch.take(), std::mem::take(&mut state.waiting))
+            };
+        })
+    }
+}
+
+/// A store's state, shared with the watcher's thread.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) directory: Directory,
+    pub(crate) clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+    state: Mutex<State>,
+    /// Counts what the watcher told, to notice a removal between the look at the path and the entry in `held`.
+    pub(crate) removals: AtomicU64,
+    pub(crate) watch_is_due: AtomicBool,
+    reporter: OnceLock<LossReporter>,
+    pub(crate) closed: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) held: HashMap<Owner, Held>,
+    waiting: HashMap<Owner, Ticket>,
+    pub(crate) watch: Option<DirectoryWatch>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    lock: LockFile,
+    inode: u64,
+    pub(crate) file: PathBuf,
+    grant: Grant,
+    /// Another process may have the descriptor, so that closing ours makes no event.
+    shared_out: bool,
+    lost: bool,
+}
+
+impl Held {
+    fn new(place: &Place, lock: LockFile, inode: u64, grant: Grant) -> Self {
+        Self { lock, inode, file: place.file.clone(), grant, shared_out: false, lost: false }
+    }
+}
+
+/// What a try to take a lock came to.
+enum Attempt {
+    Granted(Grant),
+    Refused(Busy),
+}
+
+impl Shared {
+    fn claim(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
+        let name = only_exclusive(claim)?;
+        self.refuse_when_closed(Operation::Claim, name)?;
+        self.claim_place(claim, &self.place(name), patience)
+            .map_err(|problem| problem.into_error(Operation::Claim, Some(name)))
+    }
+
+    fn claim_place(self: &Arc<Self>, claim: &Claim, place: &Place, patience: Patience) -> Outcome<Claimed> {
+        // A repeated claim answers as the first one did.
+        let (grant, number) = {
+            let state = self.state();
+            let grant = state.held.get(claim.owner()).map(|held| held.grant);
+            (grant, state.waiting.get(claim.owner()).map(|ticket| ticket.number))
+        };
+        if let Some(grant) = grant {
+            return Ok(Claimed::Granted(grant));
+        }
+        if let Some(number) = number {
+            let holder = listing::holder(place)?;
+            return Ok(Claimed::Queued(Busy { holder, ahead: Some(queue::count_before(place, number)?) }));
+        }
+        let busy = match self.newcomer(claim, place)? {
+            Attempt::Granted(grant) => return Ok(Claimed::Granted(grant)),
+            Attempt::Refused(busy) if patience == Patience::Once => return Ok(Claimed::Busy(busy)),
+            Attempt::Refused(busy) => busy,
+        };
+        let since = wall_unix_ms(&*self.clock);
+        let ticket = Ticket::take(&self.directory, place, claim.owner(), &claim.claimant, since)?;
+        let ahead = Some(queue::count_before(place, ticket.number)?);
+        // Before our own next try, which is the first thing that `turn` does: whoever takes the lock after that
+        // try sees the mark.
+        LockFile::open(&self.directory, place)?.mark_waiters(place, true)?;
+        self.state().waiting.insert(*claim.owner(), ticket);
+        Ok(Claimed::Queued(Busy { holder: busy.holder, ahead }))
+    }
+
+    /// Tries for one who has not waited, and gives way to those who do.
+    fn newcomer(self: &Arc<Self>, claim: &Claim, place: &Place) -> Outcome<Attempt> {
+        loop {
+            let lock = LockFile::open(&self.directory, place)?;
+            let removals = self.removals();
+            let sent = Sent::now(&*self.clock);
+            match lock.try_take(&self.directory, place, self.taker(claim, &claimant_json(&claim.claimant)))? {
+                Tried::Stale => {}
+                Tried::Held => {
+                    let holder = lock.recorded(&place.file)?;
+                    return Ok(Attempt::Refused(Busy { holder, ahead: None }));
+                }
+                Tried::Taken { waiters: true, .. } if self.somebody_waits(&lock, place)? => {
+                    lock.unlock(false);
+                    let ahead = Some(queue::count_before(place, u64::MAX)?);
+                    return Ok(Attempt::Refused(Busy { holder: None, ahead }));
+                }
+                Tried::Taken { fence, inode, .. } => {
+                    let grant = Grant { counted_from: sent, ttl: None, fence: Some(fence) };
+                    self.hold(claim, place, lock, inode, grant, removals);
+                    return Ok(Attempt::Granted(grant));
+                }
+            }
+        }
+    }
+
+    /// Whether the mark that there may be waiters is true; clears it when it is not.
+    fn somebody_waits(&self, lock: &LockFile, place: &Place) -> Outcome<bool> {
+        if queue::anyone(place)? {
+            return Ok(true);
+        }
+        lock.mark_waiters(place, false)?;
+        // Who came between the look and the clearing has set the mark in vain.
+        if queue::anyone(place)? {
+            lock.mark_waiters(place, true)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Enters a grant that was just taken.
+    fn hold(self: &Arc<Self>, claim: &Claim, place: &Place, lock: LockFile, inode: u64, grant: Grant, removals: u64) {
+        {
+            let mut state = self.state();
+            self.enter(&mut state, claim, Held::new(place, lock, inode, grant), removals);
+        }
+        self.watch_if_it_lasts();
+    }
+
+    /// Enters a grant that was waited for, unless the place in the queue was given back meanwhile: then the grant goes.
+    pub(crate) fn hold_from_queue(
+        self: &Arc<Self>,
+        claim: &Claim,
+        place: &Place,
+        lock: LockFile,
+        inode: u64,
+        grant: Grant,
+        removals: u64,
+    ) -> Option<Grant> {
+        let ticket = {
+            let mut state = self.state();
+            let ticket = state.waiting.remove(claim.owner())?;
+            self.enter(&mut state, claim, Held::new(place, lock, inode, grant), removals);
+            ticket
+        };
+        // Its going wakes the next waiter, who then watches the lock.
+        drop(ticket);
+        self.watch_if_it_lasts();
+        Some(grant)
+    }
+
+    fn enter(&self, state: &mut State, claim: &Claim, mut held: Held, removals: u64) {
+        // An event that came before this entry found nobody to tell.
+        if self.removals() != removals {
+            self.look_after(claim.owner(), &mut held);
+        }
+        state.held.insert(*claim.owner(), held);
+    }
+
+    fn renew(&self, claim: &Claim) -> Result<Renewal, Error> {
+        let mut state = self.state();
+        let Some(held) = state.held.get_mut(claim.owner()) else {
+            return Ok(Renewal::Lost(LossReason::Deleted));
+        };
+        self.look_after(claim.owner(), held);
+        if held.lost {
+            return Ok(Renewal::Lost(LossReason::Deleted));
+        }
+        let said = "a lock in a directory does not expire, so there is nothing to renew";
+        let error = Error::new(ErrorKind::Unsupported, Operation::Renew, said).not_applied();
+        Err(error.on_lock(claim.name()).in_store(STORE).advise("it is held until it is released or its holder ends"))
+    }
+
+    fn release(&self, holding: &Holding) -> Outcome<Release> {
+        let place = self.place(holding.name());
+        let (held, ticket) = {
+            let mut state = self.state();
+            (state.held.remove(&holding.owner), state.waiting.remove(&holding.owner))
+        };
+        if let Some(held) = held {
+            let still_ours = inode_at(&held.file)? == Some(held.inode);
+            held.lock.unlock(held.shared_out);
+            return if still_ours { Ok(Release::Released) } else { self.not_ours(&place) };
+        }
+        if ticket.is_some() {
+            return Ok(Release::Released);
+        }
+        // Another process of ours may hold it: the owner value is what counts (O1).
+        let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Release::AlreadyExpired) };
+        let ours = |holder: &Holder| holder.owner == Some(holding.owner);
+        if lock.is_held(&place.file)?
+            && lock.recorded(&place.file)?.as_ref().is_some_and(ours)
+            && lock.take_away(&self.directory, &place, |holder| holder.is_some_and(ours))?
+        {
+            return Ok(Release::Released);
+        }
+        self.not_ours(&place)
+    }
+
+    fn not_ours(&self, place: &Place) -> Outcome<Release> {
+        let held = match LockFile::open_existing(place)? {
+            Some(lock) => lock.is_held(&place.file)?,
+            None => false,
+        };
+        Ok(if held { Release::HeldByOther } else { Release::AlreadyExpired })
+    }
+
+    fn force(&self, name: &LockName, if_fence: Option<Fence>) -> Outcome<Forced> {
+        let place = self.place(name);
+        let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Forced::NotHeld) };
+        if !lock.is_held(&place.file)? {
+            return Ok(Forced::NotHeld);
+        }
+        let holder = lock.recorded(&place.file)?;
+        let fence = holder.as_ref().and_then(|holder| holder.fence);
+        if if_fence.is_some() && fence != if_fence {
+            return Ok(Forced::OtherFence(fence));
+        }
+        if lock.take_away(&self.directory, &place, |now| {
+            if_fence.is_none() || now.and_then(|holder| holder.fence) == if_fence
+        })? {
+            return Ok(Forced::Broken(holder));
+        }
+        Ok(Forced::OtherFence(lock.recorded(&place.file)?.and_then(|holder| holder.fence)))
+    }
+
+    pub(crate) fn place(&self, name: &LockName) -> Place {
+        Place::of(&self.directory.path, name)
+    }
+
+    pub(crate) fn taker<'a>(&self, claim: &'a Claim, claimant: &'a [u8]) -> Taker<'a> {
+        Taker { owner: claim.owner(), claimant, since_unix_ms: wall_unix_ms(&*self.clock) }
+    }
+
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::SeqCst)
+    }
+
+    /// The number of the claim's ticket, as long as it waits.
+    pub(crate) fn ticket_number(&self, owner: &Owner) -> Option<u64> {
+        self.state().waiting.get(owner).map(|ticket| ticket.number)
+    }
+
+    pub(crate) fn granted(&self, owner: &Owner) -> Option<Grant> {
+        self.state().held.get(owner).map(|held| held.grant)
+    }
+
+    pub(crate) fn refuse_when_closed(&self, operation: Operation, name: &LockName) -> Result<(), Error> {
+        if !*self.closed.borrow() {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Closed, operation, "the store was closed").not_applied();
+        Err(error.on_lock(name).in_store(STORE))
+    }
+
+    /// Tells the holder if its file is gone from the path.
+    pub(crate) fn look_after(&self, owner: &Owner, held: &mut Held) {
+        // What cannot be examined is not known to be removed.
+        let gone = matches!(inode_at(&held.file), Ok(inode) if inode != Some(held.inode));
+        if gone && !held.lost {
+            held.lost = true;
+            if let Some(reporter) = self.reporter.get() {
+                reporter.lost(*owner, LossReason::Deleted);
+            }
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one lock of a claim that this store can serve.
+fn only_exclusive(claim: &Claim) -> Result<&LockName, Error> {
+    match claim.holding.wants() {
+        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
+        _ => {
+            let said = "a directory has exclusive locks only, and one for each claim";
+            let error = Error::new(ErrorKind::Unsupported, Operation::Claim, said).not_applied();
+            Err(error.on_lock(claim.name()).in_store(STORE))
+        }
+    }
+}

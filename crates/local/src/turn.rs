@@ -1,0 +1,145 @@
+//! Waiting for one's turn: behind another waiter, then at the head of the queue.
+
+use std::{sync::Arc, time::Duration};
+
+use fencepost_core::{
+    claim::{Claim, Grant},
+    clock::{self, BootClock, Sent},
+    error::{Error, ErrorKind, Operation},
+};
+
+use crate::{
+    STORE,
+    encode::Place,
+    lockfile::{LockFile, Tried},
+    problem::Outcome,
+    queue,
+    record::claimant_json,
+    store::Shared,
+    watch::FileWatch,
+};
+
+/// After how long the head of the queue looks without having been told (W1). Files tell of every way in which a lock comes
+/// free but one: its holder unlocks while a forked child, which never runs another program, has the descriptor.
+const BACKSTOP: Duration = Duration::from_secs(1);
+
+/// The event of a close comes shortly *before* the kernel frees the lock, so a try that fails is repeated after these
+/// pauses.
+const SOON: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_micros(50),
+    Duration::from_micros(200),
+    Duration::from_millis(1),
+    Duration::from_millis(5),
+];
+
+/// Waits until `claim`, which has a ticket, is granted. Cancel safe: the ticket stays until it is given back.
+pub(crate) async fn turn(shared: &Arc<Shared>, claim: &Claim) -> Result<Grant, Error> {
+    let place = shared.place(claim.name());
+    let mut closed = shared.closed.subscribe();
+    tokio::select! {
+        biased;
+        _ = closed.wait_for(|closed| *closed) => {}
+        answer = wait(shared, claim, &place) => {
+            match answer.map_err(|problem| problem.into_error(Operation::Wait, Some(claim.name())))? {
+                Some(grant) => return Ok(grant),
+                None => shared.refuse_when_closed(Operation::Wait, claim.name())?,
+            }
+        }
+    }
+    let error = Error::new(ErrorKind::Closed, Operation::Wait, "the place in the queue was given back");
+    Err(error.not_applied().on_lock(claim.name()).in_store(STORE))
+}
+
+/// `None` when the claim has no place in the queue any more.
+async fn wait(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Option<Grant>> {
+    while let Some(number) = shared.ticket_number(claim.owner()) {
+        match queue::before(place, number)? {
+            None => {
+                if let Some(grant) = at_head(shared, claim, place).await? {
+                    return Ok(Some(grant));
+                }
+            }
+            Some(earlier) => {
+                let watch = FileWatch::new(&earlier);
+                if queue::lives(&earlier)? {
+                    watch.event().await;
+                }
+            }
+        }
+    }
+    Ok(shared.granted(claim.owner()))
+}
+
+/// Tries, and tries again whenever something happens to the lock's file, which stays open meanwhile: closing it would
+/// be such an event. `None` when the file was replaced or the place in the queue given back.
+async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Option<Grant>> {
+    let claimant = claimant_json(&claim.claimant);
+    let lock = LockFile::open(&shared.directory, place)?;
+    let watch = FileWatch::new(&place.file);
+    let mut tries = &SOON[..1];
+    loop {
+        for pause in tries {
+            if !pause.is_zero() {
+                clock::sleep(&BootClock, *pause).await;
+            }
+            // Given back while we slept: a grant now would be nobody's.
+            if shared.ticket_number(claim.owner()).is_none() {
+                return Ok(None);
+            }
+            let (removals, sent) = (shared.removals(), Sent::now(&*shared.clock));
+            match lock.try_take(&shared.directory, place, shared.taker(claim, &claimant))? {
+                Tried::Held => {}
+                Tried::Stale => return Ok(None),
+                Tried::Taken { fence, inode, .. } => {
+                    let grant = Grant { counted_from: sent, ttl: None, fence: Some(fence) };
+                    return Ok(shared.hold_from_queue(claim, place, lock, inode, grant, removals));
+                }
+            }
+        }
+        tokio::select! {
+            () = watch.event() => tries = &SOON,
+            () = clock::sleep(&BootClock, BACKSTOP) => tries = &SOON[..1],
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use fencepost_core::{
+        claim::{Claimant, Claimed, Holding, Patience},
+        limits::Ttl,
+        name::{LockName, Namespace},
+        owner::Owner,
+        store::Store,
+    };
+
+    use crate::{DirectoryConfig, DirectoryStore, watch};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn c1_a_dropped_wait_leaves_no_watch() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = DirectoryConfig::new(directory.path());
+        let store = DirectoryStore::open(config, &Namespace::default(), BootClock::shared()).unwrap();
+        let claim = || Claim {
+            holding: Holding::exclusive(LockName::new("x").unwrap(), Owner::random().unwrap()),
+            ttl: Ttl::DEFAULT,
+            claimant: Arc::new(Claimant::here()),
+        };
+        let held = claim();
+        store.claim(&held, Patience::Once).await.unwrap();
+        for _ in 0..20 {
+            let waiter = claim();
+            assert!(matches!(store.claim(&waiter, Patience::Queue).await.unwrap(), Claimed::Queued(_)));
+            tokio::select! {
+                biased;
+                answer = store.turn(&waiter) => panic!("{answer:?}"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        store.close().await;
+        assert_eq!(watch::listening(), 0);
+    }
+}

@@ -1,0 +1,107 @@
+//! A network that can be disturbed: a TCP relay of our own between clients and a server.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::JoinHandle,
+};
+
+/// What the network does to what passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    /// Everything passes.
+    Fair,
+    /// Replies arrive this much later.
+    SlowReplies(Duration),
+    /// Requests arrive, replies never do, and connections stay open.
+    LostReplies,
+    /// Nothing arrives on either side, and connections stay open.
+    Silence,
+    /// Connections break and new ones end at once.
+    Cut,
+}
+
+/// A relay on a port of its own. It ends when dropped.
+#[derive(Debug)]
+pub struct Network {
+    weather: watch::Sender<Weather>,
+    /// Where clients connect to.
+    pub address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Network {
+    /// Relays to `server` from a free port of the loopback interface.
+    ///
+    /// # Errors
+    /// When no port is to be had.
+    pub async fn before(server: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let (weather, _) = watch::channel(Weather::Fair);
+        let accepting = tokio::spawn(accept(listener, server, weather.clone()));
+        Ok(Self { weather, address, accepting })
+    }
+
+    /// Changes the weather, for open connections too.
+    pub fn set(&self, weather: Weather) {
+        self.weather.send_replace(weather);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.weather.send_replace(Weather::Cut);
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sender<Weather>) {
+    while let Ok((client, _)) = listener.accept().await {
+        if *weather.borrow() != Weather::Cut {
+            tokio::spawn(relay(client, server, weather.subscribe()));
+        }
+    }
+}
+
+async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
+    let Ok(server) = TcpStream::connect(server).await else { return };
+    let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let (requests, replies) = (weather.clone(), weather.clone());
+    tokio::select! {
+        () = pass(from_client, to_server, requests, Way::Request) => {}
+        () = pass(from_server, to_client, replies, Way::Reply) => {}
+        // A connection breaks in both directions at once.
+        _ = weather.wait_for(|weather| *weather == Weather::Cut) => {}
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Request,
+    Reply,
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>, way: Way) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let now = *weather.borrow_and_update();
+        match (now, way) {
+            (Weather::SlowReplies(delay), Way::Reply) => tokio::time::sleep(delay).await,
+            // What is lost on a connection stays lost: bytes after a gap would be another protocol.
+            (Weather::LostReplies, Way::Reply) | (Weather::Silence, _) => return std::future::pending().await,
+            _ => {}
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,181 @@
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+/// A `redis-server` of its own. Every write is on disk before it is answered, so that a kill loses nothing.
+#[derive(Debug)]
+pub struct RedisServer {
+    address: SocketAddr,
+    settings: Vec<String>,
+    directory: TempDir,
+    process: Mutex<Option<Child>>,
+}
+
+/// A reply of the server, as far as an administrator's commands need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing there.
+    Nil,
+    /// A number.
+    Number(i64),
+    /// A line or a string.
+    Text(String),
+    /// A list.
+    List(Vec<Reply>),
+    /// What the server refused, and why.
+    Refused(String),
+}
+
+impl RedisServer {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// When the executable is missing, or the server does not answer.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with settings beyond the harness's own, as on the command line.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn start_with(settings: &[&str]) -> Self {
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        // Between looking for a free port and binding it another server may take it: try anew then.
+        for _ in 0..10 {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let server =
+                Self { address: free_address(), settings: settings.clone(), directory, process: Mutex::default() };
+            if server.try_launch() {
+                return server;
+            }
+        }
+        panic!("redis-server does not answer")
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its URL for clients.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Its process id while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Child::id)
+    }
+
+    /// Ends it as `kill -9` does. Its data stay.
+    pub fn kill(&self) {
+        if let Some(mut process) = self.process.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts it again on the same address with the data it had.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn launch(&self) {
+        assert!(self.try_launch(), "redis-server does not answer");
+    }
+
+    /// Removes its data. For a server that was killed.
+    pub fn forget(&self) {
+        let _ = std::fs::remove_dir_all(self.directory.path().join("appendonlydir"));
+    }
+
+    /// Sends one command on a connection of its own.
+    ///
+    /// # Panics
+    /// When the server does not answer.
+    pub fn command(&self, words: &[&str]) -> Reply {
+        self.try_command(words).expect("redis-server answers")
+    }
+
+    fn try_launch(&self) -> bool {
+        let port = self.address.port().to_string();
+        let directory = self.directory.path().to_string_lossy().into_owned();
+        let fixed = ["--port", &port, "--bind", "127.0.0.1", "--dir", &directory, "--save", "", "--appendonly", "yes"];
+        let mut process = Command::new("redis-server")
+            .args(fixed)
+            .args(["--appendfsync", "no", "--daemonize", "no"]) // a killed process loses nothing that was written
+            .args(&self.settings)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the package redis-server must be installed");
+        for _ in 0..500 {
+            if self
+                .try_command(&["PING"])
+                .is_ok_and(|reply| !matches!(reply, Reply::Refused(why) if why.contains("LOADING")))
+            {
+                *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
+                return true;
+            }
+            if process.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+        false
+    }
+
+    fn try_command(&self, words: &[&str]) -> std::io::Result<Reply> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        stream.write_all(request.as_bytes())?;
+        read_reply(&mut BufReader::new(stream))
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("an address")
+}
+
+fn read_reply(stream: &mut impl BufRead) -> std::io::Result<Reply> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let line = line.trim_end();
+    let (sort, rest) = line.split_at_checked(1).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let number = || rest.parse::<i64>().map_err(std::io::Error::other);
+    Ok(match sort {
+        "+" => Reply::Text(rest.to_owned()),
+        "-" => Reply::Refused(rest.to_owned()),
+        ":" => Reply::Number(number()?),
+        "$" | "*" if number()? < 0 => Reply::Nil,
+        "$" => {
+            let mut bytes = vec![0; usize::try_from(number()?).map_err(std::io::Error::other)? + 2];
+            stream.read_exact(&mut bytes)?;
+            bytes.truncate(bytes.len() - 2);
+            Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        "*" => Reply::List((0..number()?).map(|_| read_reply(stream)).collect::<Result<_, _>>()?),
+        _ => return Err(std::io::ErrorKind::InvalidData.into()),
+    })
+}

@@ -1,0 +1,5 @@
+//! The places of the stores in this workspace.
+
+mod memory;
+
+pub use memory::{MemorySite, memory};

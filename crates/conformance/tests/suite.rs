@@ -1,0 +1,5 @@
+//! Every rule on every store. One module and one line for each.
+
+mod memory {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::memory);
+}

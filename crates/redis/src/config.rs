@@ -1,0 +1,222 @@
+//! Where the server is and how to talk to it.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use fencepost_core::{
+    error::{Error, ErrorKind, Operation},
+    url::StoreUrl,
+};
+use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+
+use crate::tls::{self, Tls};
+
+const DEFAULT_PORT: u16 = 6379;
+
+/// How to reach one Redis server. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisConfig {
+    /// The host's name or address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The database's number.
+    pub database: u32,
+    /// The ACL user.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+    /// TLS; `None` for a plain connection.
+    pub tls: Option<Tls>,
+    /// The limit for the answer to one command.
+    pub timeout: Duration,
+    /// The limit for one try to connect, login included.
+    pub connect_timeout: Duration,
+}
+
+impl RedisConfig {
+    /// A plain connection to database 0, with limits of 2 s for an answer and 5 s for connecting.
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+            database: 0,
+            user: None,
+            password: None,
+            tls: None,
+            timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// Reads `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` or the same with `rediss:` for TLS. Options: `user`,
+    /// `password_file`, `timeout`, `connect_timeout`, and with TLS `ca`, `cert`, `key`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
+    pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
+        let (host, port) = match url.hosts() {
+            [] => ("127.0.0.1".to_owned(), DEFAULT_PORT),
+            [host] => host_and_port(host)?,
+            _ => {
+                return Err(invalid(format!("`{}:` names one server, and this URL names several", url.scheme()))
+                    .advise("Sentinel, Cluster and Redlock are schemes of their own"));
+            }
+        };
+        let mut config = Self::new(host, port);
+        config.database = database(url.path())?;
+        config.user = exactly_one("user", url.user().map(str::to_owned), url.take("user"))?;
+        let from_file = url.take("password_file").map(password_from).transpose()?;
+        config.password = exactly_one("password", url.password().map(str::to_owned), from_file)?;
+        if config.user.is_some() && config.password.is_none() {
+            return Err(invalid("the URL names a user without a password")
+                .advise("write redis://USER:PASSWORD@HOST or give `password_file`"));
+        }
+        config.timeout = limit(&mut url, "timeout", config.timeout)?;
+        config.connect_timeout = limit(&mut url, "connect_timeout", config.connect_timeout)?;
+        if url.scheme() == "rediss" {
+            config.tls = Some(tls_options(&mut url)?);
+            url.finish("user, password_file, timeout, connect_timeout, ca, cert, key")?;
+        } else {
+            url.finish("user, password_file, timeout, connect_timeout (and `rediss:` knows ca, cert, key)")?;
+        }
+        Ok(config)
+    }
+
+    pub(crate) fn client(&self) -> Result<Client, Error> {
+        let mut login = RedisConnectionInfo::default().set_db(self.database.into()).set_skip_set_lib_name();
+        if let Some(user) = &self.user {
+            login = login.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        let (host, port) = (self.host.clone(), self.port);
+        let address = match self.tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        };
+        let refused = |source: redis::RedisError| invalid("the connection cannot be set up so").caused_by(source);
+        let info = address.into_connection_info().map_err(refused)?.set_redis_settings(login);
+        match &self.tls {
+            None => Client::open(info).map_err(refused),
+            Some(tls) => Client::build_with_tls(info, tls.certificates()?).map_err(refused),
+        }
+    }
+}
+
+fn host_and_port(text: &str) -> Result<(String, u16), Error> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(|| invalid("the IPv6 address lacks its `]`"))?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
+        }
+        None => text.split_once(':').map_or((text, Some("")), |(host, port)| (host, Some(port))),
+    };
+    let port = match port {
+        Some("") => Some(DEFAULT_PORT),
+        Some(port) => port.parse().ok(),
+        None => None,
+    };
+    match port {
+        Some(port) if !host.is_empty() && port > 0 => Ok((host.to_owned(), port)),
+        _ => Err(invalid("the URL's host is not HOST or HOST:PORT")),
+    }
+}
+
+fn database(path: &str) -> Result<u32, Error> {
+    match path.strip_prefix('/').unwrap_or(path) {
+        "" => Ok(0),
+        number => number.parse().map_err(|_| invalid("the URL's path is the database's number, as in redis://h/0")),
+    }
+}
+
+fn password_from(path: String) -> Result<String, Error> {
+    let bytes = tls::read("password_file", &PathBuf::from(&path))?;
+    let text = String::from_utf8(bytes).map_err(|_| invalid("the password file is not UTF-8"))?;
+    let password = text.trim_end_matches(['\r', '\n']);
+    if password.is_empty() { Err(invalid("the password file is empty")) } else { Ok(password.to_owned()) }
+}
+
+fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
+    match (a, b) {
+        (Some(_), Some(_)) => Err(invalid(format!("the URL gives the {what} twice"))),
+        (a, b) => Ok(a.or(b)),
+    }
+}
+
+fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
+    match url.take_span(option)? {
+        Some(Duration::ZERO) => Err(invalid(format!("`{option}` must be longer than zero"))),
+        limit => Ok(limit.unwrap_or(default)),
+    }
+}
+
+fn tls_options(url: &mut StoreUrl) -> Result<Tls, Error> {
+    let client = match (url.take("cert"), url.take("key")) {
+        (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+        (None, None) => None,
+        _ => return Err(invalid("`cert` and `key` belong together")),
+    };
+    Ok(Tls { ca: url.take("ca").map(PathBuf::from), client })
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("database", &self.database)
+            .field("user", &self.user)
+            .field("tls", &self.tls)
+            .field("timeout", &self.timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<RedisConfig, Error> {
+        RedisConfig::from_url(StoreUrl::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_names_one_server() {
+        let config = read("redis://bob:s%40crt@db.example:7000/3?timeout=150ms&connect_timeout=1s").unwrap();
+        assert_eq!((&*config.host, config.port, config.database), ("db.example", 7000, 3));
+        assert_eq!((config.user.as_deref(), config.password.as_deref()), (Some("bob"), Some("s@crt")));
+        assert_eq!((config.timeout.as_millis(), config.connect_timeout.as_millis()), (150, 1000));
+        assert_eq!(read("redis://").unwrap(), RedisConfig::new("127.0.0.1", 6379));
+        assert_eq!(read("redis://[::1]:7000").unwrap(), RedisConfig::new("::1", 7000));
+        assert_eq!(read("rediss://h?ca=/a&cert=/b&key=/c").unwrap().tls.unwrap().ca, Some("/a".into()));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_without_repeating_a_secret() {
+        for bad in [
+            "redis://a,b",
+            "redis://h:x",
+            "redis://h:0",
+            "redis://[::1",
+            "redis://h/x",
+            "redis://h?tiemout=1s",
+            "redis://h?timeout=0",
+            "redis://h?ca=/x",
+            "rediss://h?cert=/x",
+            "redis://bob@h",
+            "redis://bob:hunter2@h?user=alice",
+            "redis://bob:hunter2@h?password_file=/nowhere",
+        ] {
+            let error = read(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+        assert!(!format!("{:?}", read("redis://bob:hunter2@h").unwrap()).contains("hunter2"));
+    }
+}

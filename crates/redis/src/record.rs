@@ -1,0 +1,136 @@
+//! What is stored, as text that people can read in `redis-cli`. The layout is described in `scripts/queue.lua`,
+//! which writes most of it.
+
+use std::time::Duration;
+
+use fencepost_core::{
+    claim::{Claimant, Holder, Waiter},
+    limits::Ttl,
+    owner::Owner,
+};
+use serde::{Deserialize, Serialize};
+
+/// Where the JSON begins in a lock.
+const HEADER: usize = 81;
+
+/// The holder's or waiter's particulars.
+#[derive(Debug, Serialize, Deserialize)]
+struct Particulars<C> {
+    /// Where its client hears messages.
+    channel: String,
+    #[serde(flatten)]
+    claimant: C,
+}
+
+/// The particulars as they are stored.
+pub(crate) fn json(claimant: &Claimant, channel: &str) -> String {
+    let particulars = Particulars { channel: channel.to_owned(), claimant };
+    // Strings, a number and a list of strings always serialize.
+    serde_json::to_string(&particulars).unwrap_or_else(|_| "{}".to_owned())
+}
+
+/// A lock that nobody waits for, as the plain `SET NX` writes it.
+pub(crate) fn unqueued(owner: &Owner, ttl: Ttl, since_unix_ms: u64, json: &str) -> String {
+    format!("1-{owner}{:014}{:011}{since_unix_ms:014}{json}", 0, ttl.millis())
+}
+
+/// A lock as it is stored.
+#[derive(Debug)]
+pub(crate) struct LockRecord<'a> {
+    owner: Owner,
+    /// When the lease ends, in ms since 1970 on the server's clock; `None` when the key's expiry tells.
+    ends_unix_ms: Option<u64>,
+    since_unix_ms: u64,
+    json: &'a str,
+}
+
+impl<'a> LockRecord<'a> {
+    /// `None` when it is not ours.
+    pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
+        let value = std::str::from_utf8(value).ok()?;
+        let queued = match value.get(..2)? {
+            "1-" => false,
+            "1q" => true,
+            _ => return None,
+        };
+        let ends_unix_ms = value.get(42..56)?.parse().ok()?;
+        Some(Self {
+            owner: value.get(2..42)?.parse().ok()?,
+            ends_unix_ms: queued.then_some(ends_unix_ms),
+            since_unix_ms: value.get(67..HEADER)?.parse().ok()?,
+            json: value.get(HEADER..).filter(|json| json.starts_with('{'))?,
+        })
+    }
+
+    /// What is left of the lease, given the server's clock and what is left of the key. `None` when it is over,
+    /// or the lock is free and only kept for its queue.
+    pub(crate) fn left(&self, now_unix_ms: u64, key_left: Option<Duration>) -> Option<Duration> {
+        if self.owner == Owner::from_bytes(Default::default()) {
+            return None;
+        }
+        match self.ends_unix_ms {
+            Some(ends) => ends.checked_sub(now_unix_ms).filter(|ms| *ms > 0).map(Duration::from_millis),
+            None => key_left,
+        }
+    }
+
+    /// The holder, with what is left of its lease.
+    pub(crate) fn holder(&self, left: Option<Duration>) -> Holder {
+        Holder {
+            claimant: claimant(self.json),
+            owner: Some(self.owner),
+            fence: None,
+            since_unix_ms: Some(self.since_unix_ms),
+            expires_in: left,
+        }
+    }
+}
+
+/// A waiter as it is stored.
+#[derive(Debug)]
+pub(crate) struct WaiterRecord<'a> {
+    since_unix_ms: u64,
+    /// The channel of its client.
+    pub(crate) channel: &'a str,
+    json: &'a str,
+}
+
+impl<'a> WaiterRecord<'a> {
+    pub(crate) fn parse(record: &'a str) -> Option<Self> {
+        let (head, json) = record.split_once('\n')?;
+        Some(Self { since_unix_ms: head.get(12..26)?.parse().ok()?, channel: head.get(26..)?, json })
+    }
+
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter { claimant: claimant(self.json), since_unix_ms: Some(self.since_unix_ms) }
+    }
+}
+
+/// Particulars are for people only: a newer version's, which cannot be read, must not hide the lock.
+fn claimant(json: &str) -> Claimant {
+    serde_json::from_str::<Particulars<Claimant>>(json).map(|particulars| particulars.claimant).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_back_and_nothing_foreign_does() {
+        let owner = Owner::random().unwrap();
+        let claimant = Claimant { host: "h\n\"".into(), pid: 7, user: "이".into(), labels: vec![("a".into(), "b".into())] };
+        let value = unqueued(&owner, Ttl::DEFAULT, 1_700_000_000_000, &json(&claimant, "ns:wake:1"));
+        let record = LockRecord::parse(value.as_bytes()).unwrap();
+        let left = record.left(1_700_000_000_000, Some(Duration::from_secs(3)));
+        let holder = record.holder(left);
+        assert_eq!((holder.owner, holder.claimant), (Some(owner), claimant));
+        assert_eq!(holder.since_unix_ms, Some(1_700_000_000_000));
+        assert_eq!(holder.expires_in, Some(Duration::from_secs(3)));
+
+        let newer = value.replacen('1', "2", 1);
+        for foreign in ["", "1", "x", &"1".repeat(100), &newer, &value[..80], &format!("1-{}", "é".repeat(50))] {
+            assert!(LockRecord::parse(foreign.as_bytes()).is_none(), "{foreign}");
+        }
+        assert!(LockRecord::parse(&[0xff; 100]).is_none());
+    }
+}

@@ -1,0 +1,316 @@
+//! The waiting room: one task and one connection for messages per client, however many locks and waiters.
+//!
+//! A waiter is let in before its claim is sent and only once the room hears messages, so that no hand-over can fall
+//! between asking and listening (W1). The room shows signs of life for all its waiters at one lock by one command
+//! (a poke), which also passes on a lock whose lease has ended, and finds what a lost message would have told.
+
+mod ears;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use fencepost_core::{
+    claim::LossReason,
+    clock::{self, Clock, Moment},
+    error::{Applied, ErrorKind},
+    name::LockName,
+    owner::Owner,
+    store::LossReporter,
+};
+use redis::{FromRedisValue, Value};
+use tokio::sync::{Notify, watch};
+
+use crate::{connection::Link, failure::Failure, keys::Keys, scripts::Scripts};
+
+/// How often a sign of life is due; the scripts let it count for five times as long.
+const POKE_EVERY: Duration = Duration::from_secs(2);
+/// The same where no messages can be heard. A hand-over must be noticed well within its second.
+const POLL_EVERY: Duration = Duration::from_millis(200);
+/// A lease's end is judged by the server, whose millisecond must be over.
+const AFTER_THE_END: Duration = Duration::from_millis(2);
+
+/// How hand-overs reach this client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    /// Not at all just now.
+    Deaf,
+    /// By message.
+    Messages,
+    /// By asking again and again: the server forbids messages.
+    Polling,
+}
+
+/// Why a waiter is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The lock was handed to it and waits for its confirmation.
+    Handed,
+    /// Its place may be gone: claim again.
+    AskAgain,
+}
+
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) link: Arc<Link>,
+    pub(crate) keys: Keys,
+    pub(crate) scripts: Scripts,
+    pub(crate) channel: String,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    changed: Notify,
+    hearing: watch::Sender<Hearing>,
+    losses: OnceLock<LossReporter>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    closed: bool,
+    waiters: HashMap<Owner, Waiting>,
+    locks: HashMap<LockName, Watched>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    name: LockName,
+    bell: Arc<Bell>,
+    /// The store has confirmed the place.
+    queued: bool,
+}
+
+/// One lock with waiters of ours.
+#[derive(Debug)]
+struct Watched {
+    owners: HashSet<Owner>,
+    poke_at: Moment,
+}
+
+/// Wakes one waiter.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    news: Mutex<Option<News>>,
+    rung: Notify,
+}
+
+impl Bell {
+    /// Waits for news. Cancel safe: news not taken stay.
+    pub(crate) async fn news(&self) -> News {
+        loop {
+            if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return news;
+            }
+            self.rung.notified().await;
+        }
+    }
+
+    fn ring(&self, news: News) {
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+        self.rung.notify_one();
+    }
+}
+
+impl Room {
+    pub(crate) fn new(link: Arc<Link>, keys: Keys, client: &str, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let channel = keys.channel(client);
+        Arc::new(Self {
+            link,
+            keys,
+            scripts: Scripts::default(),
+            channel,
+            clock,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            hearing: watch::Sender::new(Hearing::Deaf),
+            losses: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn report_losses(&self, to: LossReporter) {
+        // Called once, before any claim.
+        let _ = self.losses.set(to);
+    }
+
+    /// Starts to listen, if that was not done before.
+    pub(crate) fn open(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if !state.running && !state.closed {
+            state.running = true;
+            tokio::spawn(ears::listen(self.clone()));
+        }
+    }
+
+    /// Listens, and answers how once it does.
+    pub(crate) async fn hearing(self: &Arc<Self>) -> Result<Hearing, Failure> {
+        self.open();
+        let mut hearing = self.hearing.subscribe();
+        let heard = hearing.wait_for(|hearing| *hearing != Hearing::Deaf);
+        let heard = tokio::time::timeout(self.link.connect_timeout(), heard).await;
+        match heard {
+            Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
+            Err(_) if !self.lock().closed => {
+                let said = "Redis could not be reached for messages";
+                Err(Failure::new(ErrorKind::Unavailable, Applied::No, said))
+            }
+            _ => Err(Failure::closed()),
+        }
+    }
+
+    /// Lets a waiter in, or finds it again.
+    pub(crate) fn enter(&self, owner: Owner, name: &LockName) -> Arc<Bell> {
+        let mut state = self.lock();
+        if let Some(waiting) = state.waiters.get(&owner) {
+            return waiting.bell.clone();
+        }
+        let bell = Arc::new(Bell::default());
+        if state.closed {
+            bell.ring(News::AskAgain); // and be told that the store is closed
+        }
+        state.waiters.insert(owner, Waiting { name: name.clone(), bell: bell.clone(), queued: false });
+        let poke_at = self.clock.now().after(self.pause());
+        let watched = state.locks.entry(name.clone());
+        watched.or_insert_with(|| Watched { owners: HashSet::new(), poke_at }).owners.insert(owner);
+        drop(state);
+        self.changed.notify_one();
+        bell
+    }
+
+    /// The store confirmed the place; the present lease ends in `left`.
+    pub(crate) fn queued(&self, owner: &Owner, left: Duration) {
+        let mut state = self.lock();
+        let Some(waiting) = state.waiters.get_mut(owner) else { return };
+        waiting.queued = true;
+        let name = waiting.name.clone();
+        let at = self.clock.now().after(left + AFTER_THE_END);
+        if let Some(watched) = state.locks.get_mut(&name)
+            && at < watched.poke_at
+        {
+            watched.poke_at = at;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Lets a waiter out.
+    pub(crate) fn leave(&self, owner: &Owner) {
+        let mut state = self.lock();
+        let Some(waiting) = state.waiters.remove(owner) else { return };
+        if let Some(watched) = state.locks.get_mut(&waiting.name) {
+            watched.owners.remove(owner);
+            if watched.owners.is_empty() {
+                state.locks.remove(&waiting.name);
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.waiters.values().for_each(|waiting| waiting.bell.ring(News::AskAgain));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn pause(&self) -> Duration {
+        if *self.hearing.borrow() == Hearing::Polling { POLL_EVERY } else { POKE_EVERY }
+    }
+
+    fn ring(&self, owner: &Owner, news: News) {
+        if let Some(waiting) = self.lock().waiters.get(owner) {
+            waiting.bell.ring(news);
+        }
+    }
+
+    fn ring_all(&self, news: News) {
+        self.lock().waiters.values().filter(|waiting| waiting.queued).for_each(|waiting| waiting.bell.ring(news));
+    }
+
+    /// A message: one letter and an owner value.
+    fn heard(&self, message: &[u8]) {
+        let Ok(text) = std::str::from_utf8(message) else { return };
+        let Some((Ok(owner), letter)) = text.get(1..).map(|owner| (owner.parse(), &text[..1])) else { return };
+        match letter {
+            "g" => self.ring(&owner, News::Handed),
+            "l" => {
+                if let Some(losses) = self.losses.get() {
+                    losses.lost(owner, LossReason::Deleted);
+                }
+            }
+            _ => {} // of a newer version
+        }
+    }
+
+    /// The locks to poke now. Each is due again after the usual pause, unless its poke says otherwise.
+    fn take_due(&self, everything: bool) -> Vec<LockName> {
+        let (now, pause) = (self.clock.now(), self.pause());
+        let mut state = self.lock();
+        let due = state.locks.iter_mut().filter(|(_, watched)| everything || watched.poke_at <= now);
+        due.map(|(name, watched)| {
+            watched.poke_at = now.after(pause);
+            name.clone()
+        })
+        .collect()
+    }
+
+    fn next_poke(&self) -> Moment {
+        self.lock().locks.values().map(|watched| watched.poke_at).min().unwrap_or(Moment::END)
+    }
+
+    async fn poke(self: Arc<Self>, name: LockName) {
+        let before = self.queued_at(&name);
+        let answer = self.link.call(&self.scripts.poke, &self.keys.all(&name), &[&self.channel]).await;
+        let answer = answer.and_then(|value| <(usize, String, u64)>::from_redis_value(value).map_err(|_| Failure::puzzling()));
+        match answer {
+            Ok((counted, holder, left)) => self.compare(&name, &before, counted, &holder, left),
+            // Each waiter's own claim meets the same failure and can tell its caller.
+            Err(_) => before.iter().for_each(|owner| self.ring(owner, News::AskAgain)),
+        }
+    }
+
+    /// Our waiters at a lock who have a place as far as we know.
+    fn queued_at(&self, name: &LockName) -> HashSet<Owner> {
+        let state = self.lock();
+        let owners = state.locks.get(name).map(|watched| watched.owners.iter().copied()).into_iter().flatten();
+        owners.filter(|owner| state.waiters.get(owner).is_some_and(|waiting| waiting.queued)).collect()
+    }
+
+    fn compare(&self, name: &LockName, before: &HashSet<Owner>, counted: usize, holder: &str, left: u64) {
+        // Who left or was served meanwhile is not missed.
+        let waiting: HashSet<_> = self.queued_at(name).intersection(before).copied().collect();
+        let served = holder.parse().ok().filter(|owner| waiting.contains(owner));
+        if let Some(owner) = served {
+            self.ring(&owner, News::Handed);
+        }
+        if counted + usize::from(served.is_some()) < waiting.len() {
+            waiting.iter().filter(|owner| Some(**owner) != served).for_each(|owner| self.ring(owner, News::AskAgain));
+        }
+        let mut state = self.lock();
+        if let Some(watched) = state.locks.get_mut(name)
+            && !holder.is_empty()
+        {
+            let at = self.clock.now().after(Duration::from_millis(left) + AFTER_THE_END);
+            watched.poke_at = watched.poke_at.min(at);
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    async fn until(&self, moment: Moment) {
+        self.clock.sleep_until(moment).await;
+    }
+
+    async fn rest(&self, span: Duration) {
+        clock::sleep(&*self.clock, span).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change leaves the maps whole before anything that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the script's answer is a refusal for lack of rights.
+fn is_forbidden(answer: &Result<Value, Failure>) -> bool {
+    matches!(answer, Err(failure) if failure.kind == ErrorKind::PermissionDenied)
+}

@@ -1,0 +1,123 @@
+//! The room's task: it hears messages, makes the connection anew when it breaks, and pokes.
+
+use std::{sync::Arc, time::Duration};
+
+use fencepost_core::{
+    backoff::Backoff,
+    error::{Applied, ErrorKind},
+};
+use futures_util::{Stream, StreamExt};
+use redis::{
+    Msg,
+    aio::{PubSubSink, PubSubStream},
+    cmd,
+};
+use tokio::task::JoinSet;
+
+use super::{Hearing, News, Room, is_forbidden};
+use crate::failure::Failure;
+
+/// A connection that nobody closed can lead nowhere all the same; asking tells.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// Pokes under way at once.
+const POKES: usize = 64;
+
+/// Runs until the room is closed.
+pub(super) async fn listen(room: Arc<Room>) {
+    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    while !room.lock().closed {
+        match connect(&room).await {
+            Ok((sink, stream)) => {
+                backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+                room.hearing.send_replace(Hearing::Messages);
+                tokio::select! {
+                    () = attend(&room, stream) => {}
+                    () = feel_the_pulse(&room, sink) => {}
+                }
+                room.hearing.send_replace(Hearing::Deaf);
+            }
+            Err(failure) if failure.kind == ErrorKind::PermissionDenied => {
+                tracing::warn!(
+                    reason = %failure.error(fencepost_core::error::Operation::Wait, None),
+                    "Redis forbids messages to this user: waiters ask every {:?} instead; allow SUBSCRIBE, PUBLISH and \
+                     the channels of the namespace",
+                    super::POLL_EVERY
+                );
+                room.hearing.send_replace(Hearing::Polling);
+                poll(&room).await;
+            }
+            Err(_) => {
+                // Their claims meet the same failure and can tell their callers, who decide how long to go on.
+                room.ring_all(News::AskAgain);
+                room.rest(backoff.pause()).await;
+            }
+        }
+    }
+}
+
+/// Subscribes, and makes sure that messages may be sent as well: the scripts of this user send them.
+async fn connect(room: &Room) -> Result<(PubSubSink, PubSubStream), Failure> {
+    let (mut sink, stream) = room.link.messages().await?.split();
+    match tokio::time::timeout(room.link.connect_timeout(), sink.subscribe(&room.channel)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(Failure::answered(&error)),
+        Err(_) => return Err(Failure::new(ErrorKind::Unavailable, Applied::No, "Redis did not answer in time")),
+    }
+    let answer = room.link.ask(cmd("PUBLISH").arg(&room.channel).arg("hello")).await;
+    if is_forbidden(&answer) {
+        answer?;
+    }
+    Ok((sink, stream))
+}
+
+/// Hears messages until the connection breaks or the room is closed.
+async fn attend(room: &Arc<Room>, mut stream: impl Stream<Item = Msg> + Unpin) {
+    let mut pokes = JoinSet::new();
+    // A message may have been lost while there was no connection.
+    let mut everything = true;
+    while !room.lock().closed {
+        poke_due(room, &mut pokes, everything).await;
+        everything = false;
+        tokio::select! {
+            message = stream.next() => match message {
+                Some(message) => room.heard(message.get_payload_bytes()),
+                None => return,
+            },
+            () = room.changed.notified() => {}
+            () = room.until(room.next_poke()) => {}
+        }
+    }
+}
+
+/// Ends when the connection for messages leads nowhere.
+async fn feel_the_pulse(room: &Room, mut sink: PubSubSink) {
+    loop {
+        room.rest(PING_EVERY).await;
+        let answer = tokio::time::timeout(room.link.connect_timeout(), sink.ping::<redis::Value>()).await;
+        if !matches!(answer, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+/// Does without messages until the room is closed.
+async fn poll(room: &Arc<Room>) {
+    let mut pokes = JoinSet::new();
+    while !room.lock().closed {
+        poke_due(room, &mut pokes, false).await;
+        tokio::select! {
+            () = room.changed.notified() => {}
+            () = room.until(room.next_poke()) => {}
+        }
+    }
+}
+
+async fn poke_due(room: &Arc<Room>, pokes: &mut JoinSet<()>, everything: bool) {
+    while pokes.try_join_next().is_some() {}
+    for name in room.take_due(everything) {
+        if pokes.len() >= POKES {
+            pokes.join_next().await;
+        }
+        pokes.spawn(room.clone().poke(name));
+    }
+}

@@ -1,0 +1,67 @@
+//! The scripts, each a file of its own. They are sent as `EVALSHA`; a server that does not know one (after a restart,
+//! a failover or `SCRIPT FLUSH`) is sent the text once more.
+
+use redis::{Cmd, cmd};
+
+/// A script and the hash that the server knows it by.
+#[derive(Debug)]
+pub(crate) struct Script {
+    text: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    /// The call by hash. Never put it into a pipeline: an answer of `NOSCRIPT` could not be repaired there.
+    pub(crate) fn by_hash<'a>(&self, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
+        call("EVALSHA", &self.hash, keys, arguments)
+    }
+
+    /// The call with the text, which also makes the server know the hash.
+    pub(crate) fn by_text<'a>(&self, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
+        call("EVAL", self.text, keys, arguments)
+    }
+}
+
+fn call<'a>(command: &str, script: &str, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
+    let mut call = cmd(command);
+    call.arg(script).arg(keys.len()).arg(keys);
+    for argument in arguments {
+        call.arg(argument);
+    }
+    call
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) claim: Script,
+    pub(crate) release: Script,
+    pub(crate) renew: Script,
+    pub(crate) poke: Script,
+    pub(crate) force: Script,
+}
+
+impl Default for Scripts {
+    fn default() -> Self {
+        macro_rules! with_queue {
+            ($file:literal) => {
+                Script::new(concat!(include_str!("scripts/queue.lua"), include_str!($file)))
+            };
+        }
+        Self {
+            claim: with_queue!("scripts/claim.lua"),
+            release: Script::new(concat!(
+                include_str!("scripts/release_unqueued.lua"),
+                include_str!("scripts/queue.lua"),
+                include_str!("scripts/release.lua")
+            )),
+            renew: Script::new(include_str!("scripts/renew.lua")),
+            poke: with_queue!("scripts/poke.lua"),
+            force: with_queue!("scripts/force.lua"),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The store over one Redis server.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use fencepost_core::{
+    backoff::Backoff,
+    capabilities::Capabilities,
+    claim::{
+        Busy, Claim, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release, Renewal,
+    },
+    clock::{self, BootClock, Clock, Sent, wall_unix_ms},
+    error::{Error, ErrorKind, Operation},
+    fence::Fence,
+    name::{LockName, Namespace},
+    purpose::{Efficiency, TypedStore},
+    store::{BoxFuture, LossReporter, Store},
+};
+use futures_util::future::join_all;
+use redis::{FromRedisValue, Value, cmd};
+
+use crate::{
+    config::RedisConfig,
+    connection::Link,
+    failure::Failure,
+    keys::Keys,
+    record::{self, LockRecord},
+    room::{Hearing, News, Room},
+    survey,
+};
+
+/// Leases renewed by one command. More would hold up everybody else on the server for too long.
+const BATCH: usize = 200;
+
+/// Locks in one Redis server. Of the class [`Efficiency`]: it issues no fence.
+///
+/// Dropping it ends its background work; grants then end by their TTL.
+pub struct RedisStore {
+    room: Arc<Room>,
+    clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+}
+
+impl RedisStore {
+    /// Connects, and warns (by `tracing`) of a server that may evict locks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::PermissionDenied`] or [`ErrorKind::Misconfigured`], within the
+    /// limits of `config`.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open(config: &RedisConfig, namespace: &Namespace) -> Result<Self, Error> {
+        Self::open_with_clock(config, namespace, BootClock::shared()).await
+    }
+
+    /// As [`open`](RedisStore::open), with leases counted on `clock`.
+    ///
+    /// # Errors
+    /// As for [`open`](RedisStore::open).
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open_with_clock(
+        config: &RedisConfig,
+        namespace: &Namespace,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let link = Arc::new(Link::new(config, clock.clone())?);
+        survey::greet(&link).await.map_err(|failure| failure.error(Operation::Open, None))?;
+        let room = Room::new(link, Keys::new(namespace), &client_id()?, clock.clone());
+        Ok(Self { room, clock, capabilities: crate::capabilities() })
+    }
+
+    async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
+        let name = only_exclusive(&claim.holding)?;
+        let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
+        let json = record::json(&claim.claimant, &self.room.channel);
+        let value = record::unqueued(claim.owner(), claim.ttl, wall_unix_ms(&*self.clock), &json);
+        let mut set = cmd("SET");
+        set.arg(self.room.keys.lock(name)).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
+        let counted_from = Sent::now(&*self.clock);
+        if self.room.link.ask(&set).await.map_err(failed)? == Value::Okay {
+            return Ok(Claimed::Granted(self.granted(claim, counted_from)));
+        }
+        match patience {
+            Patience::Once => self.ask_the_queue(claim, &json, "once", Hearing::Messages).await,
+            Patience::Queue => self.take_a_place(claim, &json).await,
+        }
+    }
+
+    /// In the room before the claim is sent, so that no hand-over is missed (W1). It leaves the room again unless it
+    /// is queued; a place that the server may have given all the same goes with the release that follows (C1).
+    async fn take_a_place(&self, claim: &Claim, json: &str) -> Result<Claimed, Error> {
+        let hearing = self.room.hearing().await.map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
+        let presence = Presence::enter(&self.room, claim);
+        let claimed = self.ask_the_queue(claim, json, "queue", hearing).await?;
+        if let Claimed::Queued(busy) = &claimed {
+            let left = busy.holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or_default();
+            self.room.queued(claim.owner(), left);
+            presence.stay();
+        }
+        Ok(claimed)
+    }
+
+    async fn ask_the_queue(
+        &self,
+        claim: &Claim,
+        json: &str,
+        patience: &str,
+        hearing: Hearing,
+    ) -> Result<Claimed, Error> {
+        let (owner, ttl) = (claim.owner().to_string(), claim.ttl.millis().to_string());
+        let mode = if hearing == Hearing::Polling { "p" } else { "s" };
+        let arguments = [&*owner, &ttl, patience, mode, &self.room.channel, json];
+        let keys = self.room.keys.all(claim.name());
+        let counted_from = Sent::now(&*self.clock);
+        let answer = self.room.link.call(&self.room.scripts.claim, &keys, &arguments).await;
+        let answer = answer.and_then(ClaimAnswer::read).map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
+        Ok(match answer {
+            ClaimAnswer::Granted => Claimed::Granted(self.granted(claim, counted_from)),
+            ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
+            ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
+        })
+    }
+
+    fn granted(&self, claim: &Claim, counted_from: Sent) -> Grant {
+        // A holder listens as well, so that it hears at once when its lock is broken (L4).
+        self.room.open();
+        Grant { counted_from, ttl: Some(claim.ttl.get()), fence: None }
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
+        only_exclusive(&claim.holding)?;
+        let bell = self.room.enter(*claim.owner(), claim.name());
+        loop {
+            if bell.news().await == News::Handed
+                && let Some(grant) = self.confirm(claim).await?
+            {
+                self.room.leave(claim.owner());
+                return Ok(grant);
+            }
+            // Not ours any more, or the place is in doubt: a claim finds or takes it.
+            match self.take(claim, Patience::Queue).await? {
+                Claimed::Granted(grant) => {
+                    self.room.leave(claim.owner());
+                    return Ok(grant);
+                }
+                Claimed::Queued(_) => {}
+                Claimed::Busy(_) => return Err(Failure::puzzling().error(Operation::Wait, Some(claim.name()))),
+            }
+        }
+    }
+
+    /// Confirms a lock that was handed over; `None` when it has been passed on since.
+    async fn confirm(&self, claim: &Claim) -> Result<Option<Grant>, Error> {
+        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
+        let mut tries = 0;
+        loop {
+            match self.extend(&[claim]).await.pop() {
+                Some(Ok(Renewal::Renewed { counted_from, ttl })) => {
+                    return Ok(Some(Grant { counted_from, ttl: Some(ttl), fence: None }));
+                }
+                Some(Ok(Renewal::Lost(_))) | None => return Ok(None),
+                Some(Err(error)) if tries >= 3 || error.kind() != ErrorKind::Unavailable => return Err(error),
+                Some(Err(_)) => clock::sleep(&*self.clock, backoff.pause()).await,
+            }
+            tries += 1;
+        }
+    }
+
+    async fn extend(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Error>> {
+        let keys: Vec<_> = claims.iter().map(|claim| self.room.keys.lock(claim.name())).collect();
+        let arguments = claims.iter().flat_map(|claim| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
+        let arguments: Vec<_> = arguments.collect();
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let counted_from = Sent::now(&*self.clock);
+        let answer = self.room.link.call(&self.room.scripts.renew, &keys, &arguments).await;
+        let answers = answer.and_then(|value| {
+            let answers = Vec::<String>::from_redis_value(value).map_err(|_| Failure::puzzling())?;
+            if answers.len() == claims.len() { Ok(answers) } else { Err(Failure::puzzling()) }
+        });
+        match answers {
+            Ok(answers) => {
+                claims.iter().zip(answers).map(|(claim, answer)| renewal(claim, &answer, counted_from)).collect()
+            }
+            Err(failure) => {
+                claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect()
+            }
+        }
+    }
+
+    async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
+        self.room.leave(&holding.owner);
+        let name = only_exclusive(holding)?;
+        let owner = holding.owner.to_string();
+        let answer = self.room.link.call(&self.room.scripts.release, &self.room.keys.all(name), &[&owner]).await;
+        let answer = answer.and_then(|value| match text(&value) {
+            Some("released") => Ok(Release::Released),
+            Some("expired") => Ok(Release::AlreadyExpired),
+            Some("other") => Ok(Release::HeldByOther),
+            _ => Err(Failure::puzzling()),
+        });
+        answer.map_err(|failure| failure.error(Operation::Release, Some(name)))
+    }
+
+    async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {
+        if if_fence.is_some() {
+            return Ok(Forced::OtherFence(None)); // no grant of Redis has a fence
+        }
+        let keys = self.room.keys.all(name);
+        // Not repeated: by then a waiter may hold it, who would lose it too.
+        let answer = self.room.link.call_unrepeated(&self.room.scripts.force, &keys, &[]).await;
+        let answer = answer.and_then(|value| match &value {
+            Value::Array(parts) => match &parts[..] {
+                [free] if text(free) == Some("free") => Ok(Forced::NotHeld),
+                [broken, value, left] if text(broken) == Some("broken") => {
+                    Ok(Forced::Broken(Some(holder(value, left).ok_or_else(Failure::puzzling)?)))
+                }
+                _ => Err(Failure::puzzling()),
+            },
+            _ => Err(Failure::puzzling()),
+        });
+        answer.map_err(|failure| failure.error(Operation::Force, Some(name)))
+    }
+}
+
+/// A waiter's presence in the room while its claim is under way.
+struct Presence<'a> {
+    room: &'a Room,
+    claim: &'a Claim,
+    stays: bool,
+}
+
+impl<'a> Presence<'a> {
+    fn enter(room: &'a Room, claim: &'a Claim) -> Self {
+        room.enter(*claim.owner(), claim.name());
+        Self { room, claim, stays: false }
+    }
+
+    fn stay(mut self) {
+        self.stays = true;
+    }
+}
+
+impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        if !self.stays {
+            self.room.leave(self.claim.owner());
+        }
+    }
+}
+
+enum ClaimAnswer {
+    Granted,
+    Busy(Busy),
+    Queued(Busy),
+}
+
+impl ClaimAnswer {
+    fn read(answer: Value) -> Result<Self, Failure> {
+        let Value::Array(parts) = &answer else { return Err(Failure::puzzling()) };
+        match &parts[..] {
+            [granted] if text(granted) == Some("granted") => Ok(Self::Granted),
+            [what, value, left, Value::Int(waiters)] => {
+                let holder = Some(holder(value, left).ok_or_else(Failure::foreign)?);
+                let busy = Busy { holder, ahead: u64::try_from(*waiters).ok() };
+                match text(what) {
+                    Some("busy") => Ok(Self::Busy(busy)),
+                    Some("queued") => Ok(Self::Queued(busy)),
+                    _ => Err(Failure::puzzling()),
+                }
+            }
+            _ => Err(Failure::puzzling()),
+        }
+    }
+}
+
+fn holder(value: &Value, left: &Value) -> Option<Holder> {
+    let (Value::BulkString(value), Value::Int(left)) = (value, left) else { return None };
+    let left = Duration::from_millis(u64::try_from(*left).ok()?);
+    Some(LockRecord::parse(value)?.holder(Some(left)))
+}
+
+fn renewal(claim: &Claim, answer: &str, counted_from: Sent) -> Result<Renewal, Error> {
+    let renewed = Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() });
+    match answer {
+        "renewed" => renewed,
+        "persisted" => {
+            tracing::warn!(
+                lock = %claim.name(),
+                "the lock's key had lost its expiry (was PERSIST run on it?); the renewal gave it a new one"
+            );
+            renewed
+        }
+        "deleted" => Ok(Renewal::Lost(LossReason::Deleted)),
+        "taken" => Ok(Renewal::Lost(LossReason::TakenOver)),
+        "foreign" => Err(Failure::foreign().error(Operation::Renew, Some(claim.name()))),
+        _ => Err(Failure::puzzling().error(Operation::Renew, Some(claim.name()))),
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
+    match holding.wants() {
+        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
+        _ => {
+            let said = "Redis gives one exclusive lock per claim, neither shared ones nor permits nor several at once";
+            Err(Failure::new(ErrorKind::Unsupported, fencepost_core::error::Applied::No, said)
+                .error(Operation::Claim, Some(holding.name())))
+        }
+    }
+}
+
+/// Names this client's channel.
+fn client_id() -> Result<String, Error> {
+    let owner = fencepost_core::owner::Owner::random()?.to_string();
+    Ok(owner[..20].to_owned())
+}
+
+impl Store for RedisStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
+        Box::pin(self.take(claim, patience))
+    }
+
+    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
+        Box::pin(self.wait(claim))
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
+        Box::pin(async move {
+            let chunks = claims.chunks(BATCH).map(|chunk| async move {
+                let chunk: Vec<&Claim> = chunk.iter().map(|claim| &**claim).collect();
+                self.extend(&chunk).await
+            });
+            join_all(chunks).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
+        Box::pin(self.give_back(holding))
+    }
+
+    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
+        Box::pin(async move {
+            let states = survey::inspect(&self.room.link, &self.room.keys, only).await;
+            states.map_err(|failure| failure.error(Operation::Inspect, only))
+        })
+    }
+
+    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
+        Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn report_losses(&self, to: LossReporter) {
+        self.room.report_losses(to);
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.room.close();
+            self.room.link.close();
+        })
+    }
+}
+
+impl TypedStore for RedisStore {
+    type Serves = Efficiency;
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        // The room's task holds the room, not the store.
+        self.room.close();
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("keys", &self.room.keys).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! Looking without changing: the first greeting and the listing of locks.
+
+use std::{collections::HashMap, time::Duration};
+
+use fencepost_core::{
+    claim::{LockState, Waiter},
+    error::{Applied, ErrorKind},
+    name::LockName,
+};
+use redis::{FromRedisValue, Pipeline, Value, cmd, pipe};
+
+use crate::{
+    connection::Link,
+    failure::Failure,
+    keys::Keys,
+    record::{LockRecord, WaiterRecord},
+};
+
+/// Keys that the server looks at for one answer of a scan.
+const SCAN_COUNT: usize = 1000;
+/// Locks read by one pipeline.
+const READ_AT_ONCE: usize = 100;
+
+/// Finds out whether the server answers and can be trusted to keep what it is told.
+pub(crate) async fn greet(link: &Link) -> Result<(), Failure> {
+    let mut questions = pipe();
+    questions.cmd("PING").cmd("INFO").arg("memory");
+    let answers = link.read(&mut questions).await?;
+    if let Some(Value::ServerError(error)) = answers.first() {
+        let failure = Failure::answered(&error.clone().into());
+        // A user without the right to PING may still have all those that matter.
+        if !(failure.kind == ErrorKind::PermissionDenied && error.code() == "NOPERM") {
+            return Err(failure);
+        }
+    }
+    // Who may not ask for it can do without the warning.
+    let memory = answers.into_iter().nth(1).and_then(|answer| String::from_redis_value(answer).ok());
+    let policy = memory.as_deref().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))?;
+        let limited = !text.lines().any(|line| line.trim() == "maxmemory:0");
+        (limited && line.trim() != "noeviction").then(|| line.trim().to_owned())
+    });
+    if let Some(policy) = policy {
+        tracing::warn!(%policy, "this Redis evicts keys when its memory is full, locks too: set maxmemory-policy noeviction");
+    }
+    Ok(())
+}
+
+/// Every lock that is held or waited for, sorted by name; or just `only`.
+pub(crate) async fn inspect(link: &Link, keys: &Keys, only: Option<&LockName>) -> Result<Vec<LockState>, Failure> {
+    let mut names = match only {
+        Some(name) => vec![name.clone()],
+        None => scan(link, keys).await?,
+    };
+    names.sort();
+    names.dedup(); // a scan may show a key twice
+    let mut states = Vec::new();
+    for names in names.chunks(READ_AT_ONCE) {
+        let mut reads = pipe();
+        reads.cmd("TIME");
+        names.iter().for_each(|name| ask_for(&mut reads, &keys.all(name)));
+        let mut answers = link.read(&mut reads).await?.into_iter();
+        let now_unix_ms = server_time(answers.next())?;
+        for name in names {
+            let found = Found::take(&mut answers)?;
+            match found.state(name, now_unix_ms) {
+                Some(state) => states.extend((!state.holders.is_empty() || !state.waiters.is_empty()).then_some(state)),
+                None if only.is_some() => return Err(Failure::foreign()),
+                None => tracing::warn!(lock = %name, "the lock's key in Redis holds something that is not a lock"),
+            }
+        }
+    }
+    Ok(states)
+}
+
+async fn scan(link: &Link, keys: &Keys) -> Result<Vec<LockName>, Failure> {
+    let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
+    loop {
+        let mut scan = cmd("SCAN");
+        scan.arg(&cursor).arg("MATCH").arg(keys.pattern()).arg("COUNT").arg(SCAN_COUNT);
+        let answer = link.ask(&scan).await?;
+        let found = <(String, Vec<String>)>::from_redis_value(answer).map_err(|_| Failure::puzzling())?;
+        names.extend(found.1.iter().filter_map(|key| keys.name(key)));
+        cursor = found.0;
+        if cursor == "0" {
+            return Ok(names);
+        }
+    }
+}
+
+fn ask_for(reads: &mut Pipeline, [lock, queue, waiters]: &[String; 3]) {
+    reads.cmd("GET").arg(lock);
+    reads.cmd("PTTL").arg(lock);
+    reads.cmd("ZRANGE").arg(queue).arg(0).arg(-1);
+    reads.cmd("HGETALL").arg(waiters);
+}
+
+/// What the keys of one lock hold.
+struct Found {
+    lock: Option<Vec<u8>>,
+    key_left: Option<Duration>,
+    queue: Vec<String>,
+    waiters: HashMap<String, String>,
+    foreign: bool,
+}
+
+impl Found {
+    fn take(answers: &mut impl Iterator<Item = Value>) -> Result<Self, Failure> {
+        let mut foreign = false;
+        let mut next = || match answers.next() {
+            Some(Value::ServerError(error)) => {
+                let failure = Failure::answered(&error.into());
+                if failure.kind != ErrorKind::ForeignValue {
+                    return Err(failure);
+                }
+                foreign = true;
+                Ok(Value::Nil)
+            }
+            Some(answer) => Ok(answer),
+            None => Err(Failure::puzzling()),
+        };
+        let (lock, left, queue, waiters) = (next()?, next()?, next()?, next()?);
+        Ok(Self {
+            lock: read(lock)?,
+            key_left: u64::try_from(read::<i64>(left)?).ok().map(Duration::from_millis),
+            queue: read::<Option<_>>(queue)?.unwrap_or_default(),
+            waiters: read::<Option<_>>(waiters)?.unwrap_or_default(),
+            foreign,
+        })
+    }
+
+    /// `None` when it is not ours.
+    fn state(&self, name: &LockName, now_unix_ms: u64) -> Option<LockState> {
+        if self.foreign {
+            return None;
+        }
+        let mut holders = Vec::new();
+        if let Some(value) = &self.lock {
+            let record = LockRecord::parse(value)?;
+            let left = record.left(now_unix_ms, self.key_left);
+            holders.extend(left.map(|left| record.holder(Some(left))));
+        }
+        let waiters = self.queue.iter().filter_map(|owner| self.waiter(owner, now_unix_ms)).collect();
+        Some(LockState { name: name.clone(), holders, waiters })
+    }
+
+    /// A waiter whose client still shows signs of life.
+    fn waiter(&self, owner: &str, now_unix_ms: u64) -> Option<Waiter> {
+        let record = WaiterRecord::parse(self.waiters.get(owner)?)?;
+        let alive_until: u64 = self.waiters.get(&format!("@{}", record.channel))?.parse().ok()?;
+        (alive_until > now_unix_ms).then(|| record.waiter())
+    }
+}
+
+fn server_time(answer: Option<Value>) -> Result<u64, Failure> {
+    match answer {
+        Some(Value::ServerError(error)) => Err(Failure::answered(&error.into())),
+        Some(answer) => {
+            let (seconds, micros) = read::<(u64, u64)>(answer)?;
+            Ok(seconds * 1000 + micros / 1000)
+        }
+        None => Err(Failure::new(ErrorKind::Misconfigured, Applied::No, "Redis told no time")),
+    }
+}
+
+fn read<T: FromRedisValue>(value: Value) -> Result<T, Failure> {
+    T::from_redis_value(value).map_err(|_| Failure::puzzling())
+}

@@ -1,0 +1,85 @@
+//! The store against a real Redis server. The rules that hold for every store are in the conformance suite; here is
+//! what is Redis's own.
+
+mod faults;
+mod holding;
+mod opening;
+mod queue;
+mod rights;
+mod tls;
+
+use std::{sync::Arc, time::Duration};
+
+use fencepost_conformance::servers::RedisServer;
+use fencepost_core::{
+    claim::{Claim, Claimant, Claimed, Grant, Holding, Patience, Release},
+    clock::{BootClock, Clock, sleep},
+    error::Error,
+    limits::Ttl,
+    name::{LockName, Namespace},
+    owner::Owner,
+    store::Store,
+    url::StoreUrl,
+};
+use fencepost_redis::{RedisConfig, RedisStore};
+
+/// Longer than any hand-over on a loaded machine.
+const SOON: Duration = Duration::from_secs(5);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}
+
+async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {
+    let config = RedisConfig::from_url(StoreUrl::parse(url)?)?;
+    Ok(Arc::new(RedisStore::open(&config, &Namespace::default()).await?))
+}
+
+/// A client of its own, as another process would have.
+async fn client(server: &RedisServer) -> Arc<RedisStore> {
+    open(&server.url()).await.unwrap()
+}
+
+fn claim(lock: &str, ttl: Duration) -> Arc<Claim> {
+    Arc::new(Claim {
+        holding: Holding::exclusive(name(lock), Owner::random().unwrap()),
+        ttl: Ttl::new(ttl).unwrap(),
+        claimant: Arc::new(Claimant::here()),
+    })
+}
+
+async fn take(store: &RedisStore, lock: &str, ttl: Duration) -> Arc<Claim> {
+    let claim = claim(lock, ttl);
+    match store.claim(&claim, Patience::Once).await.unwrap() {
+        Claimed::Granted(_) => claim,
+        other => panic!("{lock} should be free: {other:?}"),
+    }
+}
+
+/// Queues and answers once there is a place; the task ends with the grant.
+async fn queue(store: &Arc<RedisStore>, claim: &Arc<Claim>) -> tokio::task::JoinHandle<Result<Grant, Error>> {
+    let claimed = store.claim(claim, Patience::Queue).await.unwrap();
+    assert!(matches!(claimed, Claimed::Queued(_)), "{claimed:?}");
+    let (store, claim) = (store.clone(), claim.clone());
+    tokio::spawn(async move { store.turn(&claim).await })
+}
+
+async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"))
+}
+
+async fn release(store: &RedisStore, claim: &Claim) -> Release {
+    store.release(&claim.holding).await.unwrap()
+}
+
+async fn eventually(limit: Duration, what: &str, mut happened: impl FnMut() -> bool) {
+    let until = BootClock.now().after(limit);
+    while !happened() {
+        assert!(BootClock.now() < until, "not within {limit:?}: {what}");
+        sleep(&BootClock, ms(20)).await;
+    }
+}

@@ -3,4 +3,4 @@
 
 mod redis;
 
-pub use redis::RedisServer;
+pub use redis::{RedisServer, Reply};

@@ -17,6 +17,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencepost_core::memory::SCHEME,
     #[cfg(feature = "file")]
     fencepost_local::SCHEME,
+    #[cfg(feature = "redis")]
+    fencepost_redis::SCHEME,
 ];
 
 /// Opens the store that `url` names, without a client around it.

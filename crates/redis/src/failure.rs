@@ -98,9 +98,11 @@ impl Failure {
             "WRONGPASS" => denied("Redis refused the user or the password"),
             "FOREIGNVALUE" | "WRONGTYPE" => Self::foreign(),
             "OOM" => Self::new(ErrorKind::Unavailable, Applied::No, "Redis has no memory left for a lock"),
-            "MISCONF" | "NOREPLICAS" => {
-                Self::new(ErrorKind::Unavailable, Applied::No, format!("Redis takes no writes now: {}", one_line(&text)))
-            }
+            "MISCONF" | "NOREPLICAS" => Self::new(
+                ErrorKind::Unavailable,
+                Applied::No,
+                format!("Redis takes no writes now: {}", one_line(&text)),
+            ),
             "BUSY" => Self::new(ErrorKind::Unavailable, Applied::No, "Redis is busy with a long script"),
             // Before Redis 7 a script's error hides the code of the command that failed.
             _ if text.contains("WRONGTYPE") => Self::foreign(),

@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn a_record_reads_back_and_nothing_foreign_does() {
         let owner = Owner::random().unwrap();
-        let claimant = Claimant { host: "h\n\"".into(), pid: 7, user: "이".into(), labels: vec![("a".into(), "b".into())] };
+        let claimant =
+            Claimant { host: "h\n\"".into(), pid: 7, user: "이".into(), labels: vec![("a".into(), "b".into())] };
         let value = unqueued(&owner, Ttl::DEFAULT, 1_700_000_000_000, &json(&claimant, "ns:wake:1"));
         let record = LockRecord::parse(value.as_bytes()).unwrap();
         let left = record.left(1_700_000_000_000, Some(Duration::from_secs(3)));

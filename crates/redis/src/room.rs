@@ -260,7 +260,8 @@ impl Room {
     async fn poke(self: Arc<Self>, name: LockName) {
         let before = self.queued_at(&name);
         let answer = self.link.call(&self.scripts.poke, &self.keys.all(&name), &[&self.channel]).await;
-        let answer = answer.and_then(|value| <(usize, String, u64)>::from_redis_value(value).map_err(|_| Failure::puzzling()));
+        let answer =
+            answer.and_then(|value| <(usize, String, u64)>::from_redis_value(value).map_err(|_| Failure::puzzling()));
         match answer {
             Ok((counted, holder, left)) => self.compare(&name, &before, counted, &holder, left),
             // Each waiter's own claim meets the same failure and can tell its caller.

@@ -18,9 +18,10 @@ impl Tls {
     /// Reads the files.
     pub(crate) fn certificates(&self) -> Result<TlsCertificates, Error> {
         use_ring();
-        let client_tls = self.client.as_ref().map(|(cert, key)| {
-            Ok(ClientTlsConfig { client_cert: read("cert", cert)?, client_key: read("key", key)? })
-        });
+        let client_tls = self
+            .client
+            .as_ref()
+            .map(|(cert, key)| Ok(ClientTlsConfig { client_cert: read("cert", cert)?, client_key: read("key", key)? }));
         Ok(TlsCertificates {
             client_tls: client_tls.transpose()?,
             root_cert: self.ca.as_deref().map(|ca| read("ca", ca)).transpose()?,

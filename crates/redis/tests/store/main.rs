@@ -1,5 +1,6 @@
 //! The store against a real Redis server. The rules that hold for every store are in the conformance suite; here is
 //! what is Redis's own.
+#![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
 mod faults;
 mod holding;

@@ -94,7 +94,7 @@ async fn t1_a_hand_over_that_nobody_confirms_passes_on() {
     let next = queue(&b, &claim("x", TTL)).await;
     assert_eq!(release(&a, &first).await, Release::Released);
     within(SOON, "the turn of the one behind", next).await.unwrap().unwrap();
-    let late = a.renew(&[stopped.clone()]).await.pop().unwrap().unwrap();
+    let late = a.renew(std::slice::from_ref(&stopped)).await.pop().unwrap().unwrap();
     assert!(matches!(late, Renewal::Lost(_)), "{late:?}");
     // Asking for its turn now, it queues again at the end.
     let turn = tokio::spawn(async move { a.turn(&stopped).await });

@@ -83,7 +83,13 @@ impl RedisConfig {
     }
 
     pub(crate) fn client(&self) -> Result<Client, Error> {
-        let mut login = RedisConnectionInfo::default().set_db(self.database.into()).set_skip_set_lib_name();
+        let mut login = RedisConnectionInfo::default().set_db(self.database.into());
+        login = match self.tls {
+            None => login.set_skip_set_lib_name(),
+            // A server that misses the client's certificate says so after the first command only. Telling our name
+            // (who has no right to is not refused) makes that command a part of connecting, where the reason is kept.
+            Some(_) => login.set_lib_name("fencepost", env!("CARGO_PKG_VERSION")),
+        };
         if let Some(user) = &self.user {
             login = login.set_username(user);
         }

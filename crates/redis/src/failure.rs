@@ -53,15 +53,10 @@ impl Failure {
         if error.is_timeout() {
             return unreachable(format!("{address} did not answer in time"));
         }
-        let text = error.to_string();
-        if text.contains("certificate") || text.contains("received fatal alert") {
-            return Self::new(
-                ErrorKind::Misconfigured,
-                Applied::No,
-                format!("no TLS connection to {address}: {}", one_line(&text)),
-            )
-            .advise("`ca` names who signed the server's certificate; `cert` and `key` are the client's own");
+        if let Some(failure) = refused_by_tls(error) {
+            return failure;
         }
+        let text = error.to_string();
         match error.kind() {
             redis::ErrorKind::Io => unreachable(format!("no connection to {address}: {}", one_line(&text))),
             redis::ErrorKind::Parse => Self::new(
@@ -127,6 +122,15 @@ impl Failure {
             None => error,
         }
     }
+}
+
+fn refused_by_tls(error: &RedisError) -> Option<Failure> {
+    let text = error.to_string();
+    let refused = text.contains("invalid peer certificate") || text.contains("received fatal alert");
+    refused.then(|| {
+        Failure::new(ErrorKind::Misconfigured, Applied::No, format!("no TLS connection: {}", one_line(&text)))
+            .advise("`ca` names who signed the server's certificate; `cert` and `key` are the client's own")
+    })
 }
 
 fn by_kind(kind: ServerErrorKind, error: &RedisError) -> Option<Failure> {

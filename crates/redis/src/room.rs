@@ -29,6 +29,8 @@ use crate::{connection::Link, failure::Failure, keys::Keys, scripts::Scripts};
 const POKE_EVERY: Duration = Duration::from_secs(2);
 /// The same where no messages can be heard. A hand-over must be noticed well within its second.
 const POLL_EVERY: Duration = Duration::from_millis(200);
+/// Waiters are not troubled by an outage as short as this.
+const BRIDGED: Duration = Duration::from_secs(1);
 /// A lease's end is judged by the server, whose millisecond must be over.
 const AFTER_THE_END: Duration = Duration::from_millis(2);
 
@@ -86,6 +88,8 @@ struct Waiting {
 struct Watched {
     owners: HashSet<Owner>,
     poke_at: Moment,
+    /// The last poke had no answer.
+    missed: bool,
 }
 
 /// Wakes one waiter.
@@ -171,7 +175,7 @@ impl Room {
         state.waiters.insert(owner, Waiting { name: name.clone(), bell: bell.clone(), queued: false });
         let poke_at = self.clock.now().after(self.pause());
         let watched = state.locks.entry(name.clone());
-        watched.or_insert_with(|| Watched { owners: HashSet::new(), poke_at }).owners.insert(owner);
+        watched.or_insert_with(|| Watched { owners: HashSet::new(), poke_at, missed: false }).owners.insert(owner);
         drop(state);
         self.changed.notify_one();
         bell
@@ -263,10 +267,19 @@ impl Room {
         let answer =
             answer.and_then(|value| <(usize, String, u64)>::from_redis_value(value).map_err(|_| Failure::puzzling()));
         match answer {
-            Ok((counted, holder, left)) => self.compare(&name, &before, counted, &holder, left),
-            // Each waiter's own claim meets the same failure and can tell its caller.
+            Ok((counted, holder, left)) => {
+                self.missed(&name, false);
+                self.compare(&name, &before, counted, &holder, left);
+            }
+            // A short outage is bridged. In a longer one each waiter's own claim meets it and can tell its caller.
+            Err(failure) if failure.kind == ErrorKind::Unavailable && !self.missed(&name, true) => {}
             Err(_) => before.iter().for_each(|owner| self.ring(owner, News::AskAgain)),
         }
+    }
+
+    /// Notes whether a poke went unanswered, and tells whether the one before did.
+    fn missed(&self, name: &LockName, now: bool) -> bool {
+        self.lock().locks.get_mut(name).is_some_and(|watched| std::mem::replace(&mut watched.missed, now))
     }
 
     /// Our waiters at a lock who have a place as far as we know.

@@ -14,7 +14,7 @@ use redis::{
 };
 use tokio::task::JoinSet;
 
-use super::{Hearing, News, Room, is_forbidden};
+use super::{BRIDGED, Hearing, News, Room, is_forbidden};
 use crate::failure::Failure;
 
 /// A connection that nobody closed can lead nowhere all the same; asking tells.
@@ -25,9 +25,11 @@ const POKES: usize = 64;
 /// Runs until the room is closed.
 pub(super) async fn listen(room: Arc<Room>) {
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let mut deaf_since = None;
     while !room.lock().closed {
         match connect(&room).await {
             Ok((sink, stream)) => {
+                deaf_since = None;
                 backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
                 room.hearing.send_replace(Hearing::Messages);
                 tokio::select! {
@@ -47,8 +49,11 @@ pub(super) async fn listen(room: Arc<Room>) {
                 poll(&room).await;
             }
             Err(_) => {
-                // Their claims meet the same failure and can tell their callers, who decide how long to go on.
-                room.ring_all(News::AskAgain);
+                let now = room.clock.now();
+                if now.since(*deaf_since.get_or_insert(now)) >= BRIDGED {
+                    // Their claims meet the same failure and can tell their callers, who decide how long to go on.
+                    room.ring_all(News::AskAgain);
+                }
                 room.rest(backoff.pause()).await;
             }
         }

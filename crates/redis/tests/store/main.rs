@@ -11,7 +11,7 @@ mod tls;
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost_conformance::servers::RedisServer;
+use fencepost_conformance::servers::{RedisServer, Reply};
 use fencepost_core::{
     claim::{Claim, Claimant, Claimed, Grant, Holding, Patience, Release},
     clock::{BootClock, Clock, sleep},
@@ -23,6 +23,7 @@ use fencepost_core::{
     url::StoreUrl,
 };
 use fencepost_redis::{RedisConfig, RedisStore};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than any hand-over on a loaded machine.
 const SOON: Duration = Duration::from_secs(5);
@@ -33,6 +34,43 @@ fn ms(millis: u64) -> Duration {
 
 fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
+}
+
+/// What an administrator does to a server.
+trait Administered {
+    /// Sends a command and answers what the server said, as lines of text.
+    fn cli(&self, words: &[&str]) -> String;
+    /// Stops it as a frozen machine would stop: connections stay open and nothing is answered.
+    fn freeze(&self);
+    /// Lets it run on.
+    fn thaw(&self);
+}
+
+impl Administered for RedisServer {
+    fn cli(&self, words: &[&str]) -> String {
+        fn lines(reply: Reply) -> String {
+            match reply {
+                Reply::Nil => String::new(),
+                Reply::Number(number) => number.to_string(),
+                Reply::Text(text) | Reply::Refused(text) => text,
+                Reply::List(replies) => replies.into_iter().map(lines).collect::<Vec<_>>().join("\n"),
+            }
+        }
+        lines(self.command(words))
+    }
+
+    fn freeze(&self) {
+        signal(self, Signal::STOP);
+    }
+
+    fn thaw(&self) {
+        signal(self, Signal::CONT);
+    }
+}
+
+fn signal(server: &RedisServer, signal: Signal) {
+    let pid = server.pid().and_then(|pid| Pid::from_raw(pid.try_into().unwrap())).expect("the server runs");
+    kill_process(pid, signal).unwrap();
 }
 
 async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {

@@ -10,7 +10,7 @@ use fencepost_core::{
 };
 use tokio::task::JoinHandle;
 
-use super::{SOON, claim, client, eventually, ms, name, queue, release, take, within};
+use super::{Administered, SOON, claim, client, eventually, ms, name, queue, release, take, within};
 
 const TTL: Duration = Duration::from_secs(30);
 

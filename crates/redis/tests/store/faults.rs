@@ -1,0 +1,192 @@
+//! A server that restarts, forgets, freezes or is in somebody else's hands.
+
+use std::time::Duration;
+
+use fencepost_conformance::servers::RedisServer;
+use fencepost_core::{
+    claim::{Claimed, Forced, Patience, Release, Renewal},
+    clock::{BootClock, Clock},
+    error::{Applied, ErrorKind},
+    store::Store,
+};
+
+use super::{Administered, SOON, claim, client, ms, name, open, queue, release, take, within};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// Source: redlock-rb 148.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_works_after_script_flush() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    let flush = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
+    let mine = take(&store, "x", TTL).await;
+    flush();
+    let waiter = claim("x", TTL);
+    let turn = queue(&store, &waiter).await;
+    flush();
+    let renewed = store.renew(std::slice::from_ref(&mine)).await.pop().unwrap().unwrap();
+    assert!(matches!(renewed, Renewal::Renewed { .. }));
+    flush();
+    assert_eq!(release(&store, &mine).await, Release::Released);
+    flush();
+    within(SOON, "the turn", turn).await.unwrap().unwrap();
+    flush();
+    assert!(matches!(store.force(&name("x"), None).await.unwrap(), Forced::Broken(_)));
+    flush();
+    assert_eq!(store.inspect(None).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_works_after_a_restart() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    let restart = || {
+        server.kill();
+        server.launch();
+    };
+    let mine = take(&store, "x", TTL).await;
+    restart();
+    let renewed = store.renew(std::slice::from_ref(&mine)).await.pop().unwrap().unwrap();
+    assert!(matches!(renewed, Renewal::Renewed { .. }));
+    restart();
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+    restart();
+    assert_eq!(release(&store, &mine).await, Release::Released);
+    restart();
+    let mine = take(&store, "x", TTL).await;
+    let turn = queue(&store, &claim("x", TTL)).await;
+    restart();
+    assert_eq!(release(&store, &mine).await, Release::Released);
+    within(SOON, "the turn after a restart", turn).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_the_server_forgot_is_built_again() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    let mine = take(&store, "x", TTL).await;
+    let turns = [queue(&store, &claim("x", TTL)).await, queue(&store, &claim("x", TTL)).await];
+    server.cli(&["DEL", "fencepost:{x}:queue", "fencepost:{x}:waiters"]);
+    assert_eq!(release(&store, &mine).await, Release::Released);
+    super::eventually(SOON, "one has its turn", || turns.iter().any(|turn| turn.is_finished())).await;
+    turns.iter().for_each(|turn| turn.abort());
+}
+
+/// Source: rslock 0.10; pottery 404.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_dead_server_is_unavailable_at_once_and_never_busy() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    server.kill();
+    for _ in 0..5 {
+        let wanted = claim("x", TTL);
+        let error = within(ms(1000), "the refusal", store.claim(&wanted, Patience::Once)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+    let error = store.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
+    assert_eq!(error.applied(), Applied::No, "{error}");
+    let error = within(ms(1000), "the refusal", open(&server.url())).await.unwrap_err();
+    assert!(error.to_string().contains("nothing listens at 127.0.0.1:"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_frozen_server_costs_the_limit_and_the_outcome_is_unknown() {
+    let server = RedisServer::start();
+    let url = format!("{}?timeout=300ms&connect_timeout=400ms", server.url());
+    let store = open(&url).await.unwrap();
+    server.freeze();
+    let lost = claim("x", TTL);
+    let sent = BootClock.now();
+    let error = within(SOON, "the limit", store.claim(&lost, Patience::Once)).await.unwrap_err();
+    assert!(BootClock.now().since(sent) >= ms(300));
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown));
+    for _ in 0..4 {
+        let error = within(ms(2000), "the limit", store.claim(&claim("y", TTL), Patience::Once)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+    let error = within(ms(2000), "the limit", open(&url)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    server.thaw();
+    // What it took while nobody heard the answer is given back by its owner value.
+    let given_back = async {
+        while store.release(&lost.holding).await.is_err() {
+            fencepost_core::clock::sleep(&BootClock, ms(50)).await;
+        }
+    };
+    within(SOON, "the server answers again", given_back).await;
+    take(&store, "x", TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_waiter_hears_of_an_outage() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    take(&store, "x", TTL).await;
+    let turn = queue(&store, &claim("x", TTL)).await;
+    server.kill();
+    let error = within(Duration::from_secs(10), "the waiter is told", turn).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_foreign_value_is_named_at_once_and_left_alone() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    let claimed = take(&store, "ours", TTL).await;
+    server.cli(&["SET", "fencepost:{text}", "somebody else's"]);
+    server.cli(&["LPUSH", "fencepost:{list}", "a"]);
+    server.cli(&["SET", "fencepost:{x:y}", "not even a name of ours"]);
+    for lock in ["text", "list"] {
+        let foreign = claim(lock, TTL);
+        for patience in [Patience::Once, Patience::Queue] {
+            let error = store.claim(&foreign, patience).await.unwrap_err();
+            assert_eq!((error.kind(), error.applied()), (ErrorKind::ForeignValue, Applied::No));
+        }
+        assert_eq!(store.release(&foreign.holding).await.unwrap_err().kind(), ErrorKind::ForeignValue);
+        assert_eq!(store.force(&name(lock), None).await.unwrap_err().kind(), ErrorKind::ForeignValue);
+        assert_eq!(store.inspect(Some(&name(lock))).await.unwrap_err().kind(), ErrorKind::ForeignValue);
+    }
+    let listed = store.inspect(None).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].holders[0].owner, Some(claimed.holding.owner));
+    assert_eq!(server.cli(&["GET", "fencepost:{text}"]), "somebody else's");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_replica_given_as_the_master_is_misconfigured() {
+    let master = RedisServer::start();
+    let replica = RedisServer::start();
+    let store = client(&replica).await;
+    replica.cli(&["REPLICAOF", "127.0.0.1", &master.address().port().to_string()]);
+    let error = store.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Misconfigured, Applied::No));
+    assert!(error.to_string().contains("replica"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_memory_is_said_in_words() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = store.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
+    assert!(error.to_string().contains("no memory left"), "{error}");
+    assert_eq!(error.applied(), Applied::No);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_store_says_so() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    let mine = take(&store, "x", TTL).await;
+    let turn = queue(&store, &claim("x", TTL)).await;
+    store.close().await;
+    let error = within(SOON, "the waiter is told", turn).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert_eq!(store.release(&mine.holding).await.unwrap_err().kind(), ErrorKind::Closed);
+    // Its connections are gone, and the other's question is the only one left.
+    super::eventually(SOON, "the connections end", || server.cli(&["CLIENT", "LIST"]).lines().count() == 1).await;
+    let other = client(&server).await;
+    let busy = other.claim(&claim("x", TTL), Patience::Once).await.unwrap();
+    assert!(matches!(busy, Claimed::Busy(_)), "{busy:?}");
+}

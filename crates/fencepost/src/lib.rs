@@ -84,3 +84,8 @@ pub use crate::{
         LockRequest, OUTAGE_LIMIT,
     },
 };
+
+/// The README's examples compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

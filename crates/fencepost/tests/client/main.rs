@@ -6,6 +6,7 @@
 mod blocking;
 mod guards;
 mod observed;
+mod readme;
 mod reentrant;
 mod renewal;
 

@@ -20,7 +20,7 @@ pub(crate) const QUEUE_SUFFIX: &str = ".queue";
 
 /// `text` as the name of a file or directory, without a suffix.
 pub(crate) fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len() + 8);
+    let mut encoded = String::with_capacity(text.len() + 16);
     if text.starts_with('.') {
         encoded.push_str("%2E");
     }
@@ -38,18 +38,19 @@ pub(crate) struct Place {
     pub(crate) name: LockName,
     /// The lock's own file; its last part is also what file events name.
     pub(crate) file: PathBuf,
-    /// The directory of its waiters' tickets, there only while somebody waits.
-    pub(crate) queue: PathBuf,
 }
 
 impl Place {
     pub(crate) fn of(directory: &Path, name: &LockName) -> Self {
-        let encoded = encode(name.as_str());
-        Self {
-            name: name.clone(),
-            file: directory.join(encoded.clone() + LOCK_SUFFIX),
-            queue: directory.join(encoded + QUEUE_SUFFIX),
-        }
+        let mut encoded = encode(name.as_str());
+        encoded.push_str(LOCK_SUFFIX);
+        Self { name: name.clone(), file: directory.join(encoded) }
+    }
+
+    /// The directory of its waiters' tickets, there only while somebody waits.
+    pub(crate) fn queue(&self) -> PathBuf {
+        // The lock's file ends with another suffix of the same kind.
+        self.file.with_extension(&QUEUE_SUFFIX[1..])
     }
 }
 
@@ -81,7 +82,7 @@ mod tests {
         let mut files = HashMap::new();
         for name in names {
             let place = Place::of(Path::new("/d"), &LockName::new(name).unwrap());
-            for path in [place.file, place.queue] {
+            for path in [place.queue(), place.file] {
                 let file_name = path.file_name().unwrap().to_str().unwrap().to_owned();
                 assert!(file_name.len() <= 255 && !file_name.starts_with('.'), "{file_name}");
                 assert_eq!(files.insert(file_name, name), None);

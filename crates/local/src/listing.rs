@@ -21,7 +21,7 @@ pub(crate) fn inspect(directory: &Path, only: Option<&LockName>) -> Outcome<Vec<
     if let Some(name) = only {
         let place = Place::of(directory, name);
         found.lock_file(&place.file)?;
-        found.queue(&place.queue)?;
+        found.queue(&place.queue())?;
     } else {
         let system = |error: std::io::Error| Problem::system("listing", directory)(as_errno(&error));
         for entry in fs::read_dir(directory).map_err(system)? {

@@ -9,7 +9,7 @@ use std::path::Path;
 use fencepost_core::{claim::Holder, fence::Fence, owner::Owner};
 use rustix::{
     fd::OwnedFd,
-    fs::{FlockOperation, Mode, OFlags, Timestamps, UTIME_NOW},
+    fs::{FlockOperation, Mode, OFlags, Stat, Timestamps, UTIME_NOW},
     io::Errno,
     time::Timespec,
 };
@@ -17,7 +17,7 @@ use rustix::{
 use crate::{
     directory::Directory,
     encode::Place,
-    floor::{read_full, write_all},
+    floor::{Locked, read_full, write_all},
     problem::{Outcome, Problem},
     record::{self, CLOSING, Content, ISSUED, Issued, PAGE, QUEUE, TAKERS_PART},
 };
@@ -104,34 +104,31 @@ impl LockFile {
     pub(crate) fn try_take(&self, directory: &Directory, place: &Place, taker: Taker<'_>) -> Outcome<Tried> {
         let path = &place.file;
         if !self.try_exclusive(path)? {
+            // By the path, since a waiter may have had the file open for long, and it may have been moved.
             return Ok(if inode_at(path)? == Some(self.inode(path)?) { Tried::Held } else { Tried::Stale });
         }
         let mut bytes = [0; TAKERS_PART];
         let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
-        let (fence, inode) = match record::read(path, &bytes[..length], place.name.as_str())? {
+        let (mut fence, mut inode) = match record::read(path, &bytes[..length], place.name.as_str())? {
             Content::Used { inode, last } => (self.record_next(directory, path, last, taker)?, inode),
             Content::New => self.record_first(directory, place, 0, taker)?,
         };
-        let mut marks = [0; 2];
-        rustix::io::pread(&self.file, &mut marks, CLOSING).map_err(Problem::system("reading", path))?;
-        let (mut fence, mut inode) = (fence, inode);
-        if inode_at(path)? != Some(inode) {
-            let ours = self.inode(path)?;
-            if ours == inode || inode_at(path)? != Some(ours) {
-                return Ok(Tried::Stale);
-            }
+        let mut stat = self.stat(path)?;
+        if stat.st_ino != inode {
             // A copy of another file, from a backup perhaps, whose counter may be behind: it starts as a new one.
             (fence, inode) = self.record_first(directory, place, fence.get(), taker)?;
-            if inode_at(path)? != Some(inode) {
-                return Ok(Tried::Stale);
-            }
+            stat = self.stat(path)?;
         }
-        if marks[0] != 0 {
+        if !at_its_path(&stat, path)? {
+            return Ok(Tried::Stale);
+        }
+        let marks = record::marks(length_of(&stat));
+        if marks & CLOSING != 0 {
             // Its remover died half-way, or is about to look: finish for it.
             remove(directory, place, inode)?;
             return Ok(Tried::Stale);
         }
-        Ok(Tried::Taken { fence, inode, waiters: marks[1] != 0 })
+        Ok(Tried::Taken { fence, inode, waiters: marks & QUEUE != 0 })
     }
 
     /// Gives the lock up although other processes may have inherited the descriptor: closing it would not be enough.
@@ -172,12 +169,18 @@ impl LockFile {
         Ok(record::holder(&self.page(path)?))
     }
 
-    /// States that there may be waiters. A new file says so from the beginning.
-    pub(crate) fn mark_waiters(&self, place: &Place, waiters: bool) -> Outcome<()> {
-        if self.page(&place.file)?.iter().all(|byte| *byte == 0) {
+    /// Whether the file is still the one at `path`.
+    pub(crate) fn is_in_place(&self, path: &Path) -> Outcome<bool> {
+        at_its_path(&self.stat(path)?, path)
+    }
+
+    /// States whether there may be waiters.
+    pub(crate) fn mark_waiters(&self, directory: &Directory, path: &Path, waiters: bool) -> Outcome<()> {
+        let marked = record::marks(length_of(&self.stat(path)?)) & QUEUE != 0;
+        if marked == waiters {
             return Ok(());
         }
-        self.mark(&place.file, QUEUE, waiters)
+        self.mark(&directory.floor.lock()?, path, QUEUE, waiters)
     }
 
     /// Takes the lock from its holder by removing the file, if `still` says so of the holder that is recorded
@@ -189,17 +192,21 @@ impl LockFile {
         still: impl Fn(Option<&Holder>) -> bool,
     ) -> Outcome<bool> {
         let path = &place.file;
-        self.mark(path, CLOSING, true)?;
+        self.mark(&directory.floor.lock()?, path, CLOSING, true)?;
         if !still(self.recorded(path)?.as_ref()) {
-            self.mark(path, CLOSING, false)?;
+            self.mark(&directory.floor.lock()?, path, CLOSING, false)?;
             return Ok(false);
         }
         remove(directory, place, self.inode(path)?)?;
         Ok(true)
     }
 
-    pub(crate) fn inode(&self, path: &Path) -> Outcome<u64> {
-        rustix::fs::fstat(&self.file).map(|stat| stat.st_ino).map_err(Problem::system("examining", path))
+    fn inode(&self, path: &Path) -> Outcome<u64> {
+        Ok(self.stat(path)?.st_ino)
+    }
+
+    fn stat(&self, path: &Path) -> Outcome<Stat> {
+        rustix::fs::fstat(&self.file).map_err(Problem::system("examining", path))
     }
 
     fn try_exclusive(&self, path: &Path) -> Outcome<bool> {
@@ -235,7 +242,8 @@ impl LockFile {
     ) -> Outcome<(Fence, u64)> {
         let path = &place.file;
         let inode = self.inode(path)?;
-        let (fence, range_end) = directory.floor.lock()?.new_range(above)?;
+        let floor = directory.floor.lock()?;
+        let (fence, range_end) = floor.new_range(above)?;
         let issued = taker.issued(fence, range_end, directory);
         let page = record::new_page(place.name.as_str(), inode, &issued, taker.claimant);
         write_all(&self.file, &page, 0).map_err(|errno| {
@@ -243,12 +251,17 @@ impl LockFile {
             let _ = rustix::fs::ftruncate(&self.file, 0);
             Problem::system("writing", path)(errno)
         })?;
+        // The waiters of a file that was removed still wait.
+        self.mark(&floor, path, QUEUE, true)?;
         let fence = Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
         Ok((fence, inode))
     }
 
-    fn mark(&self, path: &Path, at: u64, set: bool) -> Outcome<()> {
-        write_all(&self.file, &[u8::from(set)], at).map_err(Problem::system("writing", path))
+    /// Changes one mark. The lock on the floor keeps two from changing the length at once.
+    fn mark(&self, _floor: &Locked<'_>, path: &Path, mark: u64, set: bool) -> Outcome<()> {
+        let before = record::marks(length_of(&self.stat(path)?));
+        let after = if set { before | mark } else { before & !mark };
+        rustix::fs::ftruncate(&self.file, record::length(after)).map_err(Problem::system("marking", path))
     }
 }
 
@@ -267,6 +280,20 @@ pub(crate) fn inode_at(path: &Path) -> Outcome<Option<u64>> {
         Ok(stat) => Ok(Some(stat.st_ino)),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(errno) => Err(Problem::system("examining", path)(errno)),
+    }
+}
+
+fn length_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Whether an open file is still the one at `path`. One link means that nobody removed it. (Somebody may have moved it;
+/// like a removal that comes a moment later, the holder is told of that by the watch.)
+fn at_its_path(stat: &Stat, path: &Path) -> Outcome<bool> {
+    match stat.st_nlink {
+        1 => Ok(true),
+        0 => Ok(false),
+        _ => Ok(inode_at(path)? == Some(stat.st_ino)),
     }
 }
 

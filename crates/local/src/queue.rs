@@ -69,7 +69,7 @@ impl Ticket {
             // Once it has its number, or never gets one, the first name only clutters the directory.
             let _ = rustix::fs::unlink(&unnamed);
             if let Some(number) = numbered? {
-                return Ok(Self { number, path: ticket_path(&place.queue, number), _file: file });
+                return Ok(Self { number, path: ticket_path(&place.queue(), number), _file: file });
             }
         }
     }
@@ -88,9 +88,9 @@ impl Drop for Ticket {
 
 /// The nearest live ticket before `number`.
 pub(crate) fn before(place: &Place, number: u64) -> Outcome<Option<PathBuf>> {
-    let numbers = numbers(&place.queue)?;
+    let numbers = numbers(&place.queue())?;
     for earlier in numbers.into_iter().rev().filter(|earlier| *earlier < number) {
-        let path = ticket_path(&place.queue, earlier);
+        let path = ticket_path(&place.queue(), earlier);
         if lives(&path)? {
             return Ok(Some(path));
         }
@@ -100,17 +100,17 @@ pub(crate) fn before(place: &Place, number: u64) -> Outcome<Option<PathBuf>> {
 
 /// How many tickets lie before `number`, counting those whose owners died unnoticed.
 pub(crate) fn count_before(place: &Place, number: u64) -> Outcome<u64> {
-    Ok(numbers(&place.queue)?.into_iter().filter(|earlier| *earlier < number).count() as u64)
+    Ok(numbers(&place.queue())?.into_iter().filter(|earlier| *earlier < number).count() as u64)
 }
 
 /// Whether anybody waits; removes what the dead left at the head.
 pub(crate) fn anyone(place: &Place) -> Outcome<bool> {
-    for number in numbers(&place.queue)? {
-        if lives(&ticket_path(&place.queue, number))? {
+    for number in numbers(&place.queue())? {
+        if lives(&ticket_path(&place.queue(), number))? {
             return Ok(true);
         }
     }
-    sweep(&place.queue);
+    sweep(&place.queue());
     Ok(false)
 }
 
@@ -162,12 +162,12 @@ fn write_unnamed(
     owner: &Owner,
     text: &[u8],
 ) -> Outcome<Option<(OwnedFd, PathBuf)>> {
-    let path = place.queue.join(format!("{UNNAMED}{owner}"));
+    let path = place.queue().join(format!("{UNNAMED}{owner}"));
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = match rustix::fs::open(&path, flags, directory.file_mode) {
         Ok(file) => file,
         Err(Errno::NOENT) => {
-            make_queue(directory, &place.queue)?;
+            make_queue(directory, &place.queue())?;
             return Ok(None);
         }
         Err(errno) => return Err(Problem::system("creating", &path)(errno)),
@@ -187,9 +187,9 @@ fn write_unnamed(
 
 /// Links the ticket to the number after the highest; `None` when it was removed before that.
 fn number_it(place: &Place, unnamed: &Path) -> Outcome<Option<u64>> {
-    let mut number = numbers(&place.queue)?.last().map_or(1, |last| last + 1);
+    let mut number = numbers(&place.queue())?.last().map_or(1, |last| last + 1);
     loop {
-        match rustix::fs::link(unnamed, ticket_path(&place.queue, number)) {
+        match rustix::fs::link(unnamed, ticket_path(&place.queue(), number)) {
             Ok(()) => return Ok(Some(number)),
             Err(Errno::EXIST) => number += 1,
             Err(Errno::NOENT) => return Ok(None),

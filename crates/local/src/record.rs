@@ -5,11 +5,13 @@
 //! | bytes | what | written |
 //! |---|---|---|
 //! | 0 – 63 | magic, format version, inode, length of the name, checksum | once |
-//! | 64 | [`CLOSING`]: somebody is about to remove the file | by who breaks a lock |
-//! | 65 | [`QUEUE`]: there may be waiters | by waiters; cleared by a taker who finds none |
 //! | 128 – 639 | the lock's name | once |
 //! | 1024 – 1095 | [`Issued`]: last fence, its range, boot, owner, since, checksum | by each grant, in one write |
 //! | 1096 – | the claimant as JSON, for people | with it |
+//!
+//! Two marks are in the file's *length*, beyond the page, so that the one fstat(2) that a taker needs anyway tells
+//! them: [`QUEUE`], there may be waiters, and [`CLOSING`], somebody is about to remove the file. They are changed only
+//! with the floor locked, and a longer file needs no room on the disk.
 //!
 //! A record is not wiped by a release: who holds is for the kernel to say, and the record tells who did last.
 
@@ -24,10 +26,10 @@ use fencepost_core::{
 use crate::problem::{Outcome, Problem};
 
 pub(crate) const PAGE: usize = 4096;
-/// Where the mark of an impending removal is.
-pub(crate) const CLOSING: u64 = 64;
-/// Where the mark of possible waiters is.
-pub(crate) const QUEUE: u64 = 65;
+/// A byte of length that says that there may be waiters.
+pub(crate) const QUEUE: u64 = 1;
+/// Two bytes of length that say that the file is about to be removed.
+pub(crate) const CLOSING: u64 = 2;
 /// Where the record of a grant begins.
 pub(crate) const ISSUED: u64 = 1024;
 /// What must be read to take a lock: everything but the JSON.
@@ -100,21 +102,29 @@ impl Issued {
     }
 }
 
-/// A whole new page: `name` on `inode`, with its first grant, and the mark that there may be waiters, since those of
-/// a file that was removed still wait.
+/// A whole new page: `name` on `inode`, with its first grant.
 pub(crate) fn new_page(name: &str, inode: u64, first: &Issued, claimant: &[u8]) -> Vec<u8> {
     let mut page = vec![0; PAGE];
     page[..8].copy_from_slice(&MAGIC);
     page[8..12].copy_from_slice(&VERSION.to_le_bytes());
     page[12..16].copy_from_slice(&(name.len() as u32).to_le_bytes());
     page[16..24].copy_from_slice(&inode.to_le_bytes());
-    page[QUEUE as usize] = 1;
     page[NAME..NAME + name.len()].copy_from_slice(name.as_bytes());
     let sum = header_sum(&page, name.len());
     page[60..64].copy_from_slice(&sum.to_le_bytes());
     let issued = first.write(claimant);
     page[ISSUED as usize..ISSUED as usize + issued.len()].copy_from_slice(&issued);
     page
+}
+
+/// The marks that a file of this length has.
+pub(crate) fn marks(length: u64) -> u64 {
+    length.saturating_sub(PAGE as u64) & (QUEUE | CLOSING)
+}
+
+/// The length of a file with these marks.
+pub(crate) fn length(marks: u64) -> u64 {
+    PAGE as u64 + marks
 }
 
 /// Reads what a taker needs, and refuses what is not this lock's.

@@ -16,7 +16,8 @@ use std::{
 use fencepost_core::{
     capabilities::Capabilities,
     claim::{
-        Busy, Claim, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release, Renewal,
+        Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
+        Renewal,
     },
     clock::{Clock, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
@@ -37,7 +38,7 @@ use crate::{
     lockfile::{LockFile, Taker, Tried, inode_at},
     problem::Outcome,
     queue::{self, Ticket},
-    record::claimant_json,
+    record,
     watch::DirectoryWatch,
 };
 
@@ -64,6 +65,7 @@ impl DirectoryStore {
             state: Mutex::default(),
             removals: AtomicU64::new(0),
             watch_is_due: AtomicBool::new(false),
+            last_claimant: Mutex::default(),
             reporter: OnceLock::new(),
             closed: watch::Sender::new(false),
         };
@@ -143,6 +145,8 @@ pub(crate) struct Shared {
     /// Counts what the watcher told, to notice a removal between the look at the path and the entry in `held`.
     pub(crate) removals: AtomicU64,
     pub(crate) watch_is_due: AtomicBool,
+    /// The last claimant and its JSON: a client mostly claims as the same one.
+    last_claimant: Mutex<Option<Written>>,
     reporter: OnceLock<LossReporter>,
     pub(crate) closed: watch::Sender<bool>,
 }
@@ -163,6 +167,13 @@ pub(crate) struct Held {
     /// Another process may have the descriptor, so that closing ours makes no event.
     shared_out: bool,
     lost: bool,
+}
+
+/// A claimant as it is written into files.
+#[derive(Debug)]
+struct Written {
+    claimant: Arc<Claimant>,
+    json: Arc<[u8]>,
 }
 
 impl Held {
@@ -209,7 +220,7 @@ impl Shared {
         let ahead = Some(queue::count_before(place, ticket.number)?);
         // Before our own next try, which is the first thing that `turn` does: whoever takes the lock after that
         // try sees the mark.
-        LockFile::open(&self.directory, place)?.mark_waiters(place, true)?;
+        LockFile::open(&self.directory, place)?.mark_waiters(&self.directory, &place.file, true)?;
         self.state().waiting.insert(*claim.owner(), ticket);
         Ok(Claimed::Queued(Busy { holder: busy.holder, ahead }))
     }
@@ -220,7 +231,7 @@ impl Shared {
             let lock = LockFile::open(&self.directory, place)?;
             let removals = self.removals();
             let sent = Sent::now(&*self.clock);
-            match lock.try_take(&self.directory, place, self.taker(claim, &claimant_json(&claim.claimant)))? {
+            match lock.try_take(&self.directory, place, self.taker(claim, &self.claimant_json(&claim.claimant)))? {
                 Tried::Stale => {}
                 Tried::Held => {
                     let holder = lock.recorded(&place.file)?;
@@ -245,10 +256,10 @@ impl Shared {
         if queue::anyone(place)? {
             return Ok(true);
         }
-        lock.mark_waiters(place, false)?;
+        lock.mark_waiters(&self.directory, &place.file, false)?;
         // Who came between the look and the clearing has set the mark in vain.
         if queue::anyone(place)? {
-            lock.mark_waiters(place, true)?;
+            lock.mark_waiters(&self.directory, &place.file, true)?;
             return Ok(true);
         }
         Ok(false)
@@ -308,19 +319,19 @@ impl Shared {
     }
 
     fn release(&self, holding: &Holding) -> Outcome<Release> {
-        let place = self.place(holding.name());
         let (held, ticket) = {
             let mut state = self.state();
             (state.held.remove(&holding.owner), state.waiting.remove(&holding.owner))
         };
         if let Some(held) = held {
-            let still_ours = inode_at(&held.file)? == Some(held.inode);
+            let still_ours = !held.lost && held.lock.is_in_place(&held.file)?;
             held.lock.unlock(held.shared_out);
-            return if still_ours { Ok(Release::Released) } else { self.not_ours(&place) };
+            return if still_ours { Ok(Release::Released) } else { self.not_ours(&self.place(holding.name())) };
         }
         if ticket.is_some() {
             return Ok(Release::Released);
         }
+        let place = self.place(holding.name());
         // Another process of ours may hold it: the owner value is what counts (O1).
         let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Release::AlreadyExpired) };
         let ours = |holder: &Holder| holder.owner == Some(holding.owner);
@@ -366,6 +377,18 @@ impl Shared {
 
     pub(crate) fn taker<'a>(&self, claim: &'a Claim, claimant: &'a [u8]) -> Taker<'a> {
         Taker { owner: claim.owner(), claimant, since_unix_ms: wall_unix_ms(&*self.clock) }
+    }
+
+    pub(crate) fn claimant_json(&self, claimant: &Arc<Claimant>) -> Arc<[u8]> {
+        let mut last = self.last_claimant.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some(written) if *written.claimant == **claimant => Arc::clone(&written.json),
+            _ => {
+                let json: Arc<[u8]> = record::claimant_json(claimant).into();
+                *last = Some(Written { claimant: Arc::clone(claimant), json: Arc::clone(&json) });
+                json
+            }
+        }
     }
 
     pub(crate) fn removals(&self) -> u64 {

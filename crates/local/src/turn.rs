@@ -14,7 +14,6 @@ use crate::{
     lockfile::{LockFile, Tried},
     problem::Outcome,
     queue,
-    record::claimant_json,
     store::Shared,
     watch::FileWatch,
 };
@@ -74,7 +73,7 @@ async fn wait(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Opt
 /// Tries, and tries again whenever something happens to the lock's file, which stays open meanwhile: closing it would
 /// be such an event. `None` when the file was replaced or the place in the queue given back.
 async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Option<Grant>> {
-    let claimant = claimant_json(&claim.claimant);
+    let claimant = shared.claimant_json(&claim.claimant);
     let lock = LockFile::open(&shared.directory, place)?;
     let watch = FileWatch::new(&place.file);
     let mut tries = &SOON[..1];

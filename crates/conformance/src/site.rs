@@ -78,6 +78,8 @@ pub enum Tampering<'a> {
     Delete(&'a LockName),
     /// Put something of somebody else's where the record of a lock belongs.
     PlantForeign(&'a LockName),
+    /// Put something of another type there.
+    PlantWrongType(&'a LockName),
     /// Make the record of a lock's last fence unreadable.
     CorruptFence(&'a LockName),
     /// Take the expiry off a holder's record.

@@ -1,5 +1,18 @@
 //! The places of the stores in this workspace.
 
+mod file;
 mod memory;
+mod redis;
 
+use fencepost::registry;
+use fencepost_core::capabilities::Capabilities;
+
+pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
+pub use redis::{RedisSite, redis};
+
+/// What the store behind a scheme says of itself.
+fn capabilities_of(scheme: &str) -> Capabilities {
+    let found = registry::SCHEMES.iter().find(|known| known.names.contains(&scheme));
+    (found.expect("the store is built in").capabilities)()
+}

@@ -3,3 +3,11 @@
 mod memory {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::memory);
 }
+
+mod file {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::file);
+}
+
+mod redis {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redis);
+}

@@ -1,6 +1,6 @@
 //! C2 to C4: what is an error, what a name is, and what lies in the way.
 
-use fencepost::{Acquired, Attempt, ErrorKind, Locks, Namespace};
+use fencepost::{Acquired, Attempt, Efficiency, ErrorKind, Locks, Namespace};
 use fencepost_core::{
     claim::{Release, Renewal},
     clock::BootClock,
@@ -198,14 +198,23 @@ pub async fn c3_namespaces_are_apart(site: &dyn Site) -> Verdict {
 pub async fn c4_a_foreign_value_is_reported_at_once(site: &dyn Site) -> Verdict {
     let locks = locks(site).await;
     site.tamper(Tampering::PlantForeign(&name("x"))).await?;
-    for wait in [ms(0), ms(20_000)] {
-        let error = within(SOON, "no endless wait", locks.lock("x").wait(wait).acquire()).await;
-        let error = error.expect_err("what lies there is not ours");
-        assert!(matches!(error.kind(), ErrorKind::ForeignValue | ErrorKind::Corrupt), "{error}");
-        assert!(error.advice().is_some(), "it says what to do: {error}");
+    refused(&locks).await;
+    if site.tamper(Tampering::PlantWrongType(&name("x"))).await.is_ok() {
+        refused(&locks).await;
     }
+    site.tamper(Tampering::Delete(&name("x"))).await?;
+    drop(take(&locks, "x", LONG).await); // it was never touched
     take(&locks, "y", LONG).await.release().await.expect("other names are not concerned");
-    Ok(())
+    return Ok(());
+
+    async fn refused(locks: &Locks<Efficiency>) {
+        for wait in [ms(0), ms(20_000)] {
+            let error = within(SOON, "no endless wait", locks.lock("x").wait(wait).acquire()).await;
+            let error = error.expect_err("what lies there is not ours");
+            assert!(matches!(error.kind(), ErrorKind::ForeignValue | ErrorKind::Corrupt), "{error}");
+            assert!(error.advice().is_some(), "it says what to do: {error}");
+        }
+    }
 }
 
 pub async fn c4_missing_rights_are_reported_at_once(site: &dyn Site) -> Verdict {

@@ -29,13 +29,13 @@ pub async fn r1_a_lease_outlives_its_ttl(site: &dyn Site) -> Verdict {
     Ok(())
 }
 
+/// For three TTLs. Where each is an open file instead, as many as a process may have by default.
 /// Source: redisson 6303, 6962, 6483.
 pub async fn r1_ten_thousand_leases_are_kept(site: &dyn Site) -> Verdict {
-    expires(site)?;
     let locks = locks(site).await;
-    let ttl = ms(6000);
+    let (ttl, batches) = if expires(site).is_ok() { (ms(6000), 100) } else { (ms(200), 5) };
     let mut leases = Vec::new();
-    for batch in 0..100 {
+    for batch in 0..batches {
         let takers: Vec<_> = (0..100)
             .map(|number| tokio::spawn(locks.lock(format!("{batch}/{number}")).ttl(ttl).wait(LONG).acquire()))
             .collect();

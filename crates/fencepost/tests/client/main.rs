@@ -5,6 +5,7 @@
 
 mod blocking;
 mod guards;
+mod ledger;
 mod observed;
 mod readme;
 mod reentrant;

@@ -41,7 +41,7 @@ fn row(store: &Capabilities) -> String {
     };
     let scope = if store.scope.is_empty() { String::new() } else { format!(", {}", store.scope) };
     let fence = match store.fence {
-        FenceSource::None(why) => format!("none: {why}"),
+        FenceSource::None(why) => format!("none, since {why}"),
         FenceSource::Issued(place) => place.to_owned(),
     };
     let freed = match store.freed_on_death {
@@ -51,7 +51,7 @@ fn row(store: &Capabilities) -> String {
     };
     let order = match store.order {
         Order::FirstCome("") => "first come, first served".to_owned(),
-        Order::FirstCome(exceptions) => format!("first come, first served; {exceptions}"),
+        Order::FirstCome(exceptions) => format!("first come, first served ({exceptions})"),
         Order::None => "no promise".to_owned(),
     };
     let (name, url, wakes) = (store.store, store.url, store.wakes_by);

@@ -54,6 +54,10 @@ pub(crate) fn renew(global: &Global, verb: &Renew) -> Ending {
     crate::log(global.verbose);
     crate::block_on(async {
         let locks = take::browse(global).await?;
+        if !locks.capabilities().expires {
+            // It lasts anyway: all there is to know is whether it is still held.
+            return look_for(&locks, &verb.grant).await;
+        }
         let claim = Claim { holding: holding(&verb.grant), ttl: verb.ttl, claimant: Arc::new(Claimant::here()) };
         let answer = locks.store().renew(&[Arc::new(claim)]).await.pop();
         let ending = match answer {
@@ -72,12 +76,16 @@ pub(crate) fn check(global: &Global, grant: &Grant) -> Ending {
     crate::log(global.verbose);
     crate::block_on(async {
         let locks = take::browse(global).await?;
-        let states = locks.store().inspect(Some(&grant.name)).await?;
-        let mut holders = states.iter().flat_map(|state| &state.holders);
-        Ok(match holders.find(|holder| holder.owner == Some(grant.owner)) {
-            Some(holder) => Ending { fence: holder.fence.map(|fence| fence.get()), ..Ending::done() },
-            None => lost(grant, "it is free, or another holds it"),
-        })
+        look_for(&locks, grant).await
+    })
+}
+
+async fn look_for(locks: &Locks, grant: &Grant) -> Result<Ending, Ending> {
+    let states = locks.store().inspect(Some(&grant.name)).await?;
+    let mut holders = states.iter().flat_map(|state| &state.holders);
+    Ok(match holders.find(|holder| holder.owner == Some(grant.owner)) {
+        Some(holder) => Ending { fence: holder.fence.map(|fence| fence.get()), ..Ending::done() },
+        None => lost(grant, "it is free, or another holds it"),
     })
 }
 

@@ -212,8 +212,10 @@ impl Work<'_> {
         } else {
             Ending::coded("ended", ended.code)
         };
-        if ended.left_behind > 0 {
-            said.push(format!("{} processes that the command left behind were ended", ended.left_behind));
+        match ended.left_behind {
+            0 => {}
+            1 => said.push("1 process that the command left behind was ended".into()),
+            many => said.push(format!("{many} processes that the command left behind were ended")),
         }
         if !ended.unkillable.is_empty() {
             said.push(format!(

@@ -1,0 +1,71 @@
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use crate::world::{Running, World, finish};
+
+#[test]
+fn the_command_learns_its_lock_owner_and_fence_and_never_the_store() {
+    let world = World::new();
+    let script = "echo $FENCEPOST_LOCK; echo $FENCEPOST_OWNER; echo $FENCEPOST_FENCE; env";
+    let finished = world.run(&["--json"], "orders/1001", script).ended();
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(lines[0], "orders/1001");
+    assert!(lines[1].len() == 40 && lines[1].bytes().all(|b| b.is_ascii_hexdigit()), "{}", lines[1]);
+    assert_eq!(lines[2], finished.ending()["fence"].to_string());
+    assert!(!finished.stdout.contains("FENCEPOST_STORE") && !finished.stdout.contains(&world.store));
+    // Whoever knows the owner value can release the lock: it shows only where it was asked for.
+    assert!(!finished.stderr.contains(lines[1]));
+}
+
+/// Case 42 (consul's -pass-stdin): a pipe stays a pipe.
+#[test]
+fn case_42_stdin_and_stdout_are_the_commands_own() {
+    let world = World::new();
+    let mut command = world.command(&["run", "a", "--", "cat"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let text = "line\n".repeat(100_000);
+    let mut stdin = child.stdin.take().unwrap();
+    let sent = text.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(sent.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(output.stdout == text.as_bytes() && output.stderr.is_empty());
+}
+
+#[test]
+fn the_command_inherits_no_descriptor_and_no_held_back_signal() {
+    let world = World::new();
+    for look in [&["ls", "/proc/self/fd"][..], &["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]] {
+        let mut bare = Command::new(look[0]);
+        bare.args(&look[1..]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let ours = world.finish(&[&["run", "a", "--"], look].concat());
+        assert_eq!(ours.stdout, finish(&mut bare).stdout, "{look:?}");
+    }
+    let finished = world.run(&[], "a", "ps -o pgid= -p $$; echo $$").ended();
+    let lines: Vec<_> = finished.stdout.split_ascii_whitespace().collect();
+    assert_eq!(lines[0], lines[1], "it leads a process group of its own");
+}
+
+#[test]
+fn the_store_is_a_directory_in_the_users_state_directory_unless_said_otherwise() {
+    let world = World::new();
+    let state = world.directory.path().join("odd %41 name");
+    let mut command: Command = world.command(&["run", "a", "--", "true"]);
+    command.env_remove("FENCEPOST_STORE").env("XDG_STATE_HOME", &state);
+    let finished = Running::of(&mut command).ended();
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+    assert!(state.join("fencepost").is_dir());
+}
+
+#[test]
+fn one_applications_locks_are_not_anothers() {
+    let world = World::new();
+    let mut holder = world.run(&["--namespace", "one"], "a", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    assert_eq!(world.run(&["--namespace", "two", "--wait", "0s"], "a", "true").ended().code, 0);
+    assert_eq!(world.run(&["--namespace", "one", "--wait", "0s"], "a", "true").ended().code, 75);
+    holder.signal(rustix::process::Signal::KILL);
+    holder.ended();
+}

@@ -1,0 +1,74 @@
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::world::World;
+
+#[test]
+fn holders_and_waiters_are_listed_without_the_owner_value() {
+    let world = World::new();
+    assert_eq!(world.finish(&["ls", "--json"]).stdout, "[]\n");
+    let mut holder = world.run(&["--label", "job=nightly"], "a/b", "echo $FENCEPOST_OWNER; exec sleep 1000");
+    let owner = holder.line();
+    let waiter = world.run(&[], "a/b", "true");
+    world.await_waiters("a/b", 1);
+    let listed = world.finish(&["ls", "--json"]);
+    let all: Value = serde_json::from_str(&listed.stdout).unwrap();
+    let lock = &all[0];
+    assert_eq!((lock["name"].as_str(), all.as_array().unwrap().len()), (Some("a/b"), 1));
+    assert_eq!(lock["holders"][0]["pid"], holder.pid().as_raw_pid());
+    assert_eq!(lock["holders"][0]["labels"]["job"], "nightly");
+    assert!(lock["holders"][0]["fence"].is_u64() && lock["holders"][0]["since_unix_ms"].is_u64());
+    assert_eq!(lock["waiters"][0]["pid"], waiter.pid().as_raw_pid());
+    let table = world.finish(&["who", "a/b"]);
+    assert_eq!(table.stdout.lines().count(), 3, "{}", table.stdout);
+    for text in [listed.stdout, listed.stderr, table.stdout, table.stderr] {
+        assert!(!text.contains(&owner), "{text}");
+    }
+    holder.signal(Signal::TERM);
+    assert_eq!((holder.ended().code, waiter.ended().code), (143, 0));
+    let free = world.finish(&["who", "a/b"]);
+    assert_eq!((free.code, free.stderr.as_str()), (0, "fencepost: a/b is free\n"));
+}
+
+/// F4 and case 30: a forced lock's fence does not go back.
+#[test]
+fn f4_break_keeps_to_the_fence_it_was_told_and_the_next_fence_is_higher() {
+    let world = World::new();
+    assert_eq!(world.finish(&["--json", "break", "a"]).ending()["outcome"], "not_held");
+    let mut holder = world.run(&["--grace", "100ms"], "a", "echo $FENCEPOST_FENCE; exec sleep 1000");
+    let fence: u64 = holder.line().parse().unwrap();
+    let other = (fence + 1).to_string();
+    assert_eq!(world.finish(&["break", "a", "--if-fence", &other]).code, 75);
+    assert_eq!(world.who("a")["holders"][0]["fence"], fence);
+    let broken = world.finish(&["--json", "break", "a", "--if-fence", &fence.to_string()]);
+    assert_eq!((broken.code, &broken.ending()["fence"]), (0, &fence.into()), "{}", broken.stderr);
+    let next = world.run(&["--wait", "20s"], "a", "echo $FENCEPOST_FENCE").ended();
+    assert!(next.stdout.trim().parse::<u64>().unwrap() > fence);
+    assert_eq!(holder.ended().code, 76);
+}
+
+#[test]
+fn watch_tells_each_change() {
+    let world = World::new();
+    let mut watching = world.start(&["watch", "--json", "a"]);
+    let mut next = || -> (String, Value) {
+        let change: Value = serde_json::from_str(&watching.line()).unwrap();
+        (change["event"].as_str().unwrap().to_owned(), change["pid"].clone())
+    };
+    let mut holder = world.run(&[], "a", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    assert_eq!(next(), ("held".into(), holder.pid().as_raw_pid().into()));
+    let mut waiter = world.run(&[], "a", "echo held; exec sleep 1000");
+    assert_eq!(next(), ("waiting".into(), waiter.pid().as_raw_pid().into()));
+    holder.signal(Signal::TERM);
+    assert_eq!(waiter.line(), "held");
+    assert_eq!(next(), ("freed".into(), holder.pid().as_raw_pid().into()));
+    assert_eq!(next(), ("left".into(), waiter.pid().as_raw_pid().into()));
+    assert_eq!(next(), ("held".into(), waiter.pid().as_raw_pid().into()));
+    for running in [holder, waiter] {
+        running.signal(Signal::KILL);
+        running.ended();
+    }
+    watching.signal(Signal::KILL);
+    watching.ended();
+}

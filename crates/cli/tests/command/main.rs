@@ -1,0 +1,14 @@
+//! The command with real processes: what it promises to whoever starts it, and to whoever waits behind it.
+#![allow(missing_docs, clippy::unwrap_used)]
+// How long something took, for bounds with a wide margin; no deadline is decided by it.
+#![allow(clippy::disallowed_methods)]
+
+mod environment;
+mod exit_codes;
+mod listing;
+mod loss;
+mod redis;
+mod scripts;
+mod signals;
+mod terminal;
+mod world;

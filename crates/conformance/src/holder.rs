@@ -121,7 +121,7 @@ impl Holder {
             .await;
     }
 
-    /// What the first look at a lease says after a [`resume`](Holder::resume): the reason when it is lost. The order
+    /// What the first look at a lease says after a pause: the reason when it is lost. The order
     /// lies in the pipe before the process runs again, so that the look races with its watchdog.
     pub async fn look_after_resuming(&mut self, name: &str) -> Option<String> {
         self.order(&Order::Check { name: name.to_owned() }).await;

@@ -20,6 +20,9 @@ use tokio::{runtime::Handle, sync::Notify};
 /// A request of ours that was still under way when the first clean-up was answered has been applied by then.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
+/// A place in a queue can outlast a short TTL while other waiters of this client give signs of life.
+const PLACES_LAST: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Cleaner(Arc<Shared>);
 
@@ -46,8 +49,8 @@ impl Cleaner {
         Self(Arc::new(Shared { store, clock, runtime, under_way: AtomicUsize::new(0), finished: Notify::new() }))
     }
 
-    /// Gives `claim` back as soon as the store answers. It tries until the TTL has passed, after which the store
-    /// has freed it by itself. Without a running runtime nothing happens before that either.
+    /// Gives `claim` back as soon as the store answers. It tries until the TTL has passed, and for
+    /// half a minute at least; after that the store has freed it by itself. Without a running runtime nothing happens before that either.
     pub(crate) fn give_back(&self, claim: Arc<Claim>, trace: Trace) {
         let work = self.begin();
         self.0.runtime.spawn(async move { work.0.give_back(&claim, trace).await });
@@ -75,7 +78,7 @@ impl Cleaner {
 
 impl Shared {
     async fn give_back(&self, claim: &Claim, mut trace: Trace) {
-        let patience = claim.ttl.get().max(Duration::from_secs(1));
+        let patience = claim.ttl.get().max(PLACES_LAST);
         let until = self.clock.now().after(patience);
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         loop {

@@ -31,8 +31,17 @@ pub struct Lease<P> {
     client: Arc<Client>,
     held: Arc<Held>,
     fence: Option<Fence>,
-    given_back: bool,
+    giving_back: GivingBack,
     purpose: PhantomData<fn() -> P>,
+}
+
+/// How far a lease is on its way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivingBack {
+    No,
+    /// A release was sent, or was about to be, and its answer was not seen.
+    Begun,
+    Done,
 }
 
 impl Lease<Correctness> {
@@ -46,7 +55,7 @@ impl Lease<Correctness> {
 
 impl<P: Purpose> Lease<P> {
     pub(crate) fn new(client: Arc<Client>, held: Arc<Held>, fence: Option<Fence>) -> Self {
-        Self { client, held, fence, given_back: false, purpose: PhantomData }
+        Self { client, held, fence, giving_back: GivingBack::No, purpose: PhantomData }
     }
 
     /// The lock.
@@ -77,27 +86,30 @@ impl<P: Purpose> Lease<P> {
     /// from a pause finds out at its first call (L1).
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason; [`ErrorKind::Closed`] after a release.
+    /// [`ErrorKind::Lost`] with the reason; [`ErrorKind::Closed`] once a release was begun, whatever became of it: the
+    /// store may have freed the lock.
     pub fn check(&self) -> Result<(), Error> {
-        if self.given_back {
-            return Err(self.error(ErrorKind::Closed, "the lease was released"));
+        if self.giving_back != GivingBack::No {
+            return Err(self.error(ErrorKind::Closed, "the lease was given back, or is about to be"));
         }
-        let over = self.deadline().is_some_and(|deadline| self.client.clock.now() >= deadline);
-        if over {
+        if self.deadline().is_some_and(|deadline| self.client.clock.now() >= deadline) {
             self.client.watchdog.settle(self.owner());
         }
-        // A lease whose release did not get through is watched by nobody, and expires all the same.
-        match self.held.loss().or(over.then_some(LossReason::Expired)) {
+        match self.held.loss() {
             Some(reason) => Err(self.loss_error(reason)),
             None => Ok(()),
         }
     }
 
-    /// Completes when the lease is lost, at the latest at its deadline, with the reason (L1).
+    /// Completes when the lease is lost, at the latest at its deadline, with the reason (L1). Once a release was begun
+    /// nothing is held any more: it completes at once with [`LossReason::Closed`].
     ///
     /// # Cancel safety
     /// Safe, and can be called again.
     pub async fn lost(&self) -> LossReason {
+        if self.giving_back != GivingBack::No {
+            return LossReason::Closed;
+        }
         self.held.lost().await
     }
 
@@ -149,6 +161,7 @@ impl<P: Purpose> Lease<P> {
     /// # Cancel safety
     /// Safe: call it again, or drop the lease, which gives it back in the background.
     pub async fn release(&mut self) -> Result<Release, Error> {
+        self.giving_back = GivingBack::Begun;
         self.client.watchdog.forget(self.owner());
         let answer = tokio::select! {
             answer = self.client.store.release(&self.held.claim.holding) => answer?,
@@ -157,7 +170,7 @@ impl<P: Purpose> Lease<P> {
                 return Err(error.advise("try again, or let it run out after its TTL"));
             }
         };
-        self.given_back = true;
+        self.giving_back = GivingBack::Done;
         Ok(answer)
     }
 
@@ -182,7 +195,7 @@ impl<P: Purpose> Lease<P> {
 
 impl<P> Drop for Lease<P> {
     fn drop(&mut self) {
-        if !self.given_back {
+        if self.giving_back != GivingBack::Done {
             self.client.watchdog.forget(self.held.claim.owner());
             self.client.cleaner.give_back(self.held.claim.clone(), Trace::Clear);
         }

@@ -193,10 +193,8 @@ impl Pursuit {
             }
             Ok(Claimed::Queued(busy)) => {
                 *outage = Outage::default();
-                self.note(|progress| {
-                    progress.trace = Some(Trace::Clear);
-                    progress.last = Some(Ok(busy));
-                });
+                // The trace stays unclear: while it waits, a store may claim again by itself.
+                self.note(|progress| progress.last = Some(Ok(busy)));
                 self.client.store.turn(&self.claim).await.map(Attempt::Acquired)
             }
             Err(error) => {

@@ -9,7 +9,7 @@ use std::path::Path;
 use fencepost_core::{claim::Holder, fence::Fence, owner::Owner};
 use rustix::{
     fd::OwnedFd,
-    fs::{FlockOperation, Mode, OFlags, Stat, Timestamps, UTIME_NOW},
+    fs::{FlockOperation, Mode, OFlags, Timestamps, UTIME_NOW},
     io::Errno,
     time::Timespec,
 };
@@ -19,7 +19,7 @@ use crate::{
     encode::Place,
     floor::{Locked, read_full, write_all},
     problem::{Outcome, Problem},
-    record::{self, CLOSING, Content, ISSUED, Issued, PAGE, QUEUE, TAKERS_PART},
+    record::{self, CLOSING, Content, ISSUED, Identity, Issued, PAGE, QUEUE, TAKERS_PART},
 };
 
 /// An open lock's file. Dropping it gives the lock up, if it was taken and no other process has the descriptor.
@@ -105,30 +105,43 @@ impl LockFile {
         let path = &place.file;
         if !self.try_exclusive(path)? {
             // By the path, since a waiter may have had the file open for long, and it may have been moved.
-            return Ok(if inode_at(path)? == Some(self.inode(path)?) { Tried::Held } else { Tried::Stale });
+            return Ok(if inode_at(path)? == Some(self.look(path)?.identity.inode) {
+                Tried::Held
+            } else {
+                Tried::Stale
+            });
         }
         let mut bytes = [0; TAKERS_PART];
         let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
-        let (mut fence, mut inode) = match record::read(path, &bytes[..length], place.name.as_str())? {
-            Content::Used { inode, last } => (self.record_next(directory, path, last, taker)?, inode),
-            Content::New => self.record_first(directory, place, 0, taker)?,
-        };
-        let mut stat = self.stat(path)?;
-        if stat.st_ino != inode {
+        let seen = self.look(path)?;
+        let fence = match record::read(path, &bytes[..length], place.name.as_str())? {
+            Content::Used { identity, last } if identity == seen.identity => {
+                self.record_next(directory, path, last, taker)?
+            }
             // A copy of another file, from a backup perhaps, whose counter may be behind: it starts as a new one.
-            (fence, inode) = self.record_first(directory, place, fence.get(), taker)?;
-            stat = self.stat(path)?;
+            Content::Used { last, .. } => self.record_first(directory, place, seen.identity, last.fence, taker)?,
+            Content::New => self.record_first(directory, place, seen.identity, 0, taker)?,
+        };
+        let mut seen = self.look(path)?;
+        if seen.is_at(path)? && record::marks(seen.length) & CLOSING != 0 {
+            seen = self.outwait_removal(directory, place)?;
         }
-        if !at_its_path(&stat, path)? {
+        if !seen.is_at(path)? {
             return Ok(Tried::Stale);
         }
-        let marks = record::marks(length_of(&stat));
-        if marks & CLOSING != 0 {
-            // Its remover died half-way, or is about to look: finish for it.
-            remove(directory, place, inode)?;
-            return Ok(Tried::Stale);
+        let waiters = record::marks(seen.length) & QUEUE != 0;
+        Ok(Tried::Taken { fence, inode: seen.identity.inode, waiters })
+    }
+
+    /// A remover announced itself: once it had its turn, the file is removed, or is not going to be. One that died
+    /// half-way is finished for; where that is forbidden to us, nobody removes it.
+    fn outwait_removal(&self, directory: &Directory, place: &Place) -> Outcome<Seen> {
+        let floor = directory.floor.lock()?;
+        let seen = self.look(&place.file)?;
+        if record::marks(seen.length) & CLOSING != 0 && remove(&floor, place, seen.identity.inode).is_err() {
+            self.mark(&floor, &place.file, CLOSING, false)?;
         }
-        Ok(Tried::Taken { fence, inode, waiters: marks & QUEUE != 0 })
+        self.look(&place.file)
     }
 
     /// Gives the lock up although other processes may have inherited the descriptor: closing it would not be enough.
@@ -171,12 +184,12 @@ impl LockFile {
 
     /// Whether the file is still the one at `path`.
     pub(crate) fn is_in_place(&self, path: &Path) -> Outcome<bool> {
-        at_its_path(&self.stat(path)?, path)
+        self.look(path)?.is_at(path)
     }
 
     /// States whether there may be waiters.
     pub(crate) fn mark_waiters(&self, directory: &Directory, path: &Path, waiters: bool) -> Outcome<()> {
-        let marked = record::marks(length_of(&self.stat(path)?)) & QUEUE != 0;
+        let marked = record::marks(self.look(path)?.length) & QUEUE != 0;
         if marked == waiters {
             return Ok(());
         }
@@ -192,21 +205,24 @@ impl LockFile {
         still: impl Fn(Option<&Holder>) -> bool,
     ) -> Outcome<bool> {
         let path = &place.file;
-        self.mark(&directory.floor.lock()?, path, CLOSING, true)?;
-        if !still(self.recorded(path)?.as_ref()) {
-            self.mark(&directory.floor.lock()?, path, CLOSING, false)?;
-            return Ok(false);
+        // One turn from the announcement to the removal: another remover must not take the announcement back.
+        let floor = directory.floor.lock()?;
+        self.mark(&floor, path, CLOSING, true)?;
+        let taken = self.recorded(path).and_then(|holder| {
+            let taken = still(holder.as_ref());
+            if taken {
+                remove(&floor, place, self.look(path)?.identity.inode)?;
+            }
+            Ok(taken)
+        });
+        if !matches!(taken, Ok(true)) {
+            self.mark(&floor, path, CLOSING, false)?;
         }
-        remove(directory, place, self.inode(path)?)?;
-        Ok(true)
+        taken
     }
 
-    fn inode(&self, path: &Path) -> Outcome<u64> {
-        Ok(self.stat(path)?.st_ino)
-    }
-
-    fn stat(&self, path: &Path) -> Outcome<Stat> {
-        rustix::fs::fstat(&self.file).map_err(Problem::system("examining", path))
+    fn look(&self, path: &Path) -> Outcome<Seen> {
+        Seen::of(&self.file).map_err(Problem::system("examining", path))
     }
 
     fn try_exclusive(&self, path: &Path) -> Outcome<bool> {
@@ -237,15 +253,15 @@ impl LockFile {
         &self,
         directory: &Directory,
         place: &Place,
+        identity: Identity,
         above: u64,
         taker: Taker<'_>,
-    ) -> Outcome<(Fence, u64)> {
+    ) -> Outcome<Fence> {
         let path = &place.file;
-        let inode = self.inode(path)?;
         let floor = directory.floor.lock()?;
         let (fence, range_end) = floor.new_range(above)?;
         let issued = taker.issued(fence, range_end, directory);
-        let page = record::new_page(place.name.as_str(), inode, &issued, taker.claimant);
+        let page = record::new_page(place.name.as_str(), identity, &issued, taker.claimant);
         write_all(&self.file, &page, 0).map_err(|errno| {
             // Half a page would count as damage; an empty file is a new one.
             let _ = rustix::fs::ftruncate(&self.file, 0);
@@ -253,13 +269,12 @@ impl LockFile {
         })?;
         // The waiters of a file that was removed still wait.
         self.mark(&floor, path, QUEUE, true)?;
-        let fence = Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
-        Ok((fence, inode))
+        Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })
     }
 
     /// Changes one mark. The lock on the floor keeps two from changing the length at once.
     fn mark(&self, _floor: &Locked<'_>, path: &Path, mark: u64, set: bool) -> Outcome<()> {
-        let before = record::marks(length_of(&self.stat(path)?));
+        let before = record::marks(self.look(path)?.length);
         let after = if set { before | mark } else { before & !mark };
         rustix::fs::ftruncate(&self.file, record::length(after)).map_err(Problem::system("marking", path))
     }
@@ -283,24 +298,47 @@ pub(crate) fn inode_at(path: &Path) -> Outcome<Option<u64>> {
     }
 }
 
-fn length_of(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_size).unwrap_or(0)
+/// A file as the kernel describes it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    identity: Identity,
+    links: u64,
+    length: u64,
 }
 
-/// Whether an open file is still the one at `path`. One link means that nobody removed it. (Somebody may have moved it;
-/// like a removal that comes a moment later, the holder is told of that by the watch.)
-fn at_its_path(stat: &Stat, path: &Path) -> Outcome<bool> {
-    match stat.st_nlink {
-        1 => Ok(true),
-        0 => Ok(false),
-        _ => Ok(inode_at(path)? == Some(stat.st_ino)),
+impl Seen {
+    #[cfg(target_os = "linux")]
+    fn of(file: &OwnedFd) -> Result<Self, Errno> {
+        use rustix::fs::{AtFlags, StatxFlags};
+        let wanted = StatxFlags::INO | StatxFlags::NLINK | StatxFlags::SIZE | StatxFlags::BTIME;
+        let seen = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+        let seconds = u64::try_from(seen.stx_btime.tv_sec).unwrap_or(0);
+        let born = seconds.wrapping_mul(1_000_000_000).wrapping_add(seen.stx_btime.tv_nsec.into());
+        let identity = Identity { inode: seen.stx_ino, born };
+        Ok(Self { identity, links: seen.stx_nlink.into(), length: seen.stx_size })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn of(file: &OwnedFd) -> Result<Self, Errno> {
+        let seen = rustix::fs::fstat(file)?;
+        let identity = Identity { inode: seen.st_ino, born: 0 };
+        Ok(Self { identity, links: seen.st_nlink.into(), length: u64::try_from(seen.st_size).unwrap_or(0) })
+    }
+
+    /// Whether an open file is still the one at `path`. One link means that nobody removed it. (Somebody may have
+    /// moved it; like a removal that comes a moment later, the holder is told of that by the watch.)
+    fn is_at(self, path: &Path) -> Outcome<bool> {
+        match self.links {
+            1 => Ok(true),
+            0 => Ok(false),
+            _ => Ok(inode_at(path)? == Some(self.identity.inode)),
+        }
     }
 }
 
 /// Removes the lock's file if it is still this one. Removers take turns by the floor, so that none removes the
 /// file that came after the one it looked at.
-fn remove(directory: &Directory, place: &Place, inode: u64) -> Outcome<()> {
-    let _turn = directory.floor.lock()?;
+fn remove(_turn: &Locked<'_>, place: &Place, inode: u64) -> Outcome<()> {
     if inode_at(&place.file)? != Some(inode) {
         return Ok(());
     }

@@ -16,6 +16,9 @@ use crate::{store::Shared, watch::DirectoryWatch};
 /// Holds shorter than this are not watched.
 const SHORT: Duration = Duration::from_millis(20);
 
+/// How often held files are looked at where they cannot be watched.
+const UNWATCHED: Duration = Duration::from_secs(1);
+
 impl Shared {
     /// Sees to it that the directory is watched if a hold lasts.
     pub(crate) fn watch_if_it_lasts(self: &Arc<Self>) {
@@ -28,6 +31,7 @@ impl Shared {
                 runtime.spawn(async move {
                     clock::sleep(&BootClock, SHORT).await;
                     due.watch();
+                    due.look_now_and_then().await;
                 });
             }
             Err(_) => due.watch(),
@@ -52,7 +56,7 @@ impl Shared {
 struct Due(std::sync::Weak<Shared>);
 
 impl Due {
-    fn watch(self) {
+    fn watch(&self) {
         let Some(shared) = self.0.upgrade() else { return };
         {
             let mut state = shared.state();
@@ -67,6 +71,21 @@ impl Due {
             });
         }
         shared.removed(None);
+    }
+
+    /// Where the kernel has no watch to give, as when the user's limit is reached, for as long as anything is held.
+    async fn look_now_and_then(&self) {
+        while let Some(shared) = self.0.upgrade() {
+            {
+                let state = shared.state();
+                if state.watch.is_some() || state.held.is_empty() {
+                    return;
+                }
+            }
+            shared.removed(None);
+            drop(shared);
+            clock::sleep(&BootClock, UNWATCHED).await;
+        }
     }
 }
 

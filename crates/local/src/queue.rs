@@ -130,7 +130,8 @@ pub(crate) fn lives(ticket: &Path) -> Outcome<bool> {
     let inode = rustix::fs::fstat(&file).map_err(Problem::system("examining", ticket))?.st_ino;
     if inode_at(ticket)? == Some(inode) {
         match rustix::fs::unlink(ticket) {
-            Ok(()) | Err(Errno::NOENT) => {}
+            // In a sticky directory only its own user may remove it: the dead are dead all the same.
+            Ok(()) | Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => {}
             Err(errno) => return Err(Problem::system("removing", ticket)(errno)),
         }
     }
@@ -187,15 +188,17 @@ fn write_unnamed(
 
 /// Links the ticket to the number after the highest; `None` when it was removed before that.
 fn number_it(place: &Place, unnamed: &Path) -> Outcome<Option<u64>> {
-    let mut number = numbers(&place.queue())?.last().map_or(1, |last| last + 1);
-    loop {
+    let last = numbers(&place.queue())?.pop().unwrap_or(0);
+    // A number that none can follow is none of ours.
+    for number in last.saturating_add(1)..u64::MAX {
         match rustix::fs::link(unnamed, ticket_path(&place.queue(), number)) {
             Ok(()) => return Ok(Some(number)),
-            Err(Errno::EXIST) => number += 1,
+            Err(Errno::EXIST) => {}
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(Problem::system("numbering", unnamed)(errno)),
         }
     }
+    Err(Problem::system("numbering", unnamed)(Errno::OVERFLOW))
 }
 
 const UNNAMED: &str = ".new-";

@@ -4,7 +4,7 @@
 //!
 //! | bytes | what | written |
 //! |---|---|---|
-//! | 0 – 63 | magic, format version, inode, length of the name, checksum | once |
+//! | 0 – 63 | magic, format version, the file's [`Identity`], length of the name, checksum | once |
 //! | 128 – 639 | the lock's name | once |
 //! | 1024 – 1095 | [`Issued`]: last fence, its range, boot, owner, since, checksum | by each grant, in one write |
 //! | 1096 – | the claimant as JSON, for people | with it |
@@ -45,6 +45,14 @@ const LONGEST_JSON: usize = PAGE - TAKERS_PART;
 /// The boot of this kernel. While it lasts, what any process wrote can be read by all, synced or not.
 pub(crate) type BootId = [u8; 16];
 
+/// Which file it is. A copy that was put in a file's place has another, also when it was given the same inode again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) inode: u64,
+    /// When the file was created, in nanoseconds since 1970; zero where the file system does not tell.
+    pub(crate) born: u64,
+}
+
 /// The last grant that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Issued {
@@ -63,7 +71,7 @@ pub(crate) enum Content {
     /// Never written, or created shortly before the machine failed.
     New,
     /// Taken at least once.
-    Used { inode: u64, last: Issued },
+    Used { identity: Identity, last: Issued },
 }
 
 impl Issued {
@@ -102,13 +110,14 @@ impl Issued {
     }
 }
 
-/// A whole new page: `name` on `inode`, with its first grant.
-pub(crate) fn new_page(name: &str, inode: u64, first: &Issued, claimant: &[u8]) -> Vec<u8> {
+/// A whole new page: `name` in this very file, with its first grant.
+pub(crate) fn new_page(name: &str, identity: Identity, first: &Issued, claimant: &[u8]) -> Vec<u8> {
     let mut page = vec![0; PAGE];
     page[..8].copy_from_slice(&MAGIC);
     page[8..12].copy_from_slice(&VERSION.to_le_bytes());
     page[12..16].copy_from_slice(&(name.len() as u32).to_le_bytes());
-    page[16..24].copy_from_slice(&inode.to_le_bytes());
+    page[16..24].copy_from_slice(&identity.inode.to_le_bytes());
+    page[24..32].copy_from_slice(&identity.born.to_le_bytes());
     page[NAME..NAME + name.len()].copy_from_slice(name.as_bytes());
     let sum = header_sum(&page, name.len());
     page[60..64].copy_from_slice(&sum.to_le_bytes());
@@ -144,7 +153,7 @@ pub(crate) fn read(path: &Path, bytes: &[u8], name: &str) -> Outcome<Content> {
     if !(1..=last.range_end).contains(&last.fence) || last.range_end > Fence::MAX {
         return Err(corrupt(path, "has a counter outside its range"));
     }
-    Ok(Content::Used { inode: u64_at(bytes, 16), last })
+    Ok(Content::Used { identity: Identity { inode: u64_at(bytes, 16), born: u64_at(bytes, 24) }, last })
 }
 
 /// The name of the lock that a file belongs to.
@@ -219,6 +228,8 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
+    const HERE: Identity = Identity { inode: 5, born: 7 };
+
     use fencepost_core::error::{ErrorKind, Operation};
     use proptest::prelude::*;
 
@@ -232,16 +243,17 @@ mod tests {
         #[test]
         fn a_record_reads_back_as_it_was_written(
             name in "\\PC{1,100}", fence in 1..u64::MAX / 4, more in 0u64..1000, since: u64, boot: [u8; 16],
-            owner: [u8; 20], inode: u64, host in "\\PC{0,40}", pid: u32,
+            owner: [u8; 20], inode: u64, born: u64, host in "\\PC{0,40}", pid: u32,
             labels in prop::collection::vec(("[a-z]{1,9}", "\\PC{0,20}"), 0..4),
         ) {
             let owner = Owner::from_bytes(owner);
             let last = Issued { fence, range_end: fence + more, since_unix_ms: since, boot, owner };
             let claimant = Claimant { host, pid, user: "u".into(), labels };
-            let page = new_page(&name, inode, &last, &claimant_json(&claimant));
+            let identity = Identity { inode, born };
+            let page = new_page(&name, identity, &last, &claimant_json(&claimant));
             prop_assert_eq!(page.len(), PAGE);
             let content = read(Path::new("f"), &page[..TAKERS_PART], &name).unwrap();
-            prop_assert_eq!(content, Content::Used { inode, last });
+            prop_assert_eq!(content, Content::Used { identity, last });
             let holder = holder(&page).unwrap();
             prop_assert_eq!((holder.claimant, holder.owner), (claimant, Some(owner)));
             prop_assert_eq!(holder.fence, Fence::new(fence));
@@ -249,7 +261,7 @@ mod tests {
 
         #[test]
         fn f4_a_damaged_byte_never_yields_another_fence(at in 0usize..TAKERS_PART, bit in 0u8..8) {
-            let mut page = new_page("n", 5, &issued(41, 100), b"{}");
+            let mut page = new_page("n", HERE, &issued(41, 100), b"{}");
             page[at] ^= 1 << bit;
             match read(Path::new("f"), &page, "n") {
                 Ok(Content::Used { last, .. }) => prop_assert_eq!(last.fence, 41),
@@ -261,7 +273,7 @@ mod tests {
 
     #[test]
     fn f4_a_file_cut_short_is_refused_with_the_repair() {
-        let page = new_page("n", 5, &issued(41, 100), b"{}");
+        let page = new_page("n", HERE, &issued(41, 100), b"{}");
         for length in [1, 60, 100, 500, 1024, 1090] {
             let problem = read(Path::new("f"), &page[..length], "n").unwrap_err();
             let error = problem.into_error(Operation::Claim, None);
@@ -280,14 +292,14 @@ mod tests {
 
     #[test]
     fn c3_another_name_on_the_same_file_is_a_foreign_value() {
-        let page = new_page("Name", 5, &issued(1, 100), b"{}");
+        let page = new_page("Name", HERE, &issued(1, 100), b"{}");
         let error = read(Path::new("f"), &page, "name").unwrap_err().into_error(Operation::Claim, None);
         assert_eq!(error.kind(), ErrorKind::ForeignValue);
     }
 
     #[test]
     fn a_newer_format_is_refused_clearly() {
-        let mut page = new_page("n", 5, &issued(1, 100), b"{}");
+        let mut page = new_page("n", HERE, &issued(1, 100), b"{}");
         page[8] = 2;
         let error = read(Path::new("f"), &page, "n").unwrap_err().into_error(Operation::Claim, None);
         assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -22,6 +22,10 @@ use crate::{
 /// free but one: its holder unlocks while a forked child, which never runs another program, has the descriptor.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
+/// The same for those behind. Whoever looks at a dead waiter's ticket holds it for that moment; should two look at once
+/// and the first be killed before it removed the ticket, no event tells the second.
+const BACKSTOP_BEHIND: Duration = Duration::from_secs(5);
+
 /// The event of a close comes shortly *before* the kernel frees the lock, so a try that fails is repeated after these
 /// pauses.
 const SOON: [Duration; 5] = [
@@ -62,7 +66,10 @@ async fn wait(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Opt
             Some(earlier) => {
                 let watch = FileWatch::new(&earlier);
                 if queue::lives(&earlier)? {
-                    watch.event().await;
+                    tokio::select! {
+                        () = watch.event() => {}
+                        () = clock::sleep(&BootClock, BACKSTOP_BEHIND) => {}
+                    }
                 }
             }
         }

@@ -84,6 +84,22 @@ async fn o3_a_second_release_changes_nothing_and_says_so() {
 }
 
 #[tokio::test]
+async fn l1_nothing_is_believed_once_a_release_was_begun() {
+    let locks = open("l1-begun").await;
+    let mut lease = held(locks.lock("a").acquire().await.unwrap());
+    let mut release = Box::pin(lease.release());
+    std::future::poll_fn(|context| {
+        let _ = release.as_mut().poll(context); // its answer, if there was one, is never seen
+        std::task::Poll::Ready(())
+    })
+    .await;
+    drop(release);
+    assert_eq!(lease.check().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(lease.lost().await, LossReason::Closed);
+    assert!(lease.run(std::future::pending::<()>()).await.is_err());
+}
+
+#[tokio::test]
 async fn closing_tells_every_holder_and_gives_everything_back() {
     let locks = open("close").await;
     let lease = held(locks.lock("a").acquire().await.unwrap());

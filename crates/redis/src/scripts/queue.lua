@@ -22,6 +22,8 @@
 
 local LOCK, QUEUE, WAITERS = KEYS[1], KEYS[2], KEYS[3]
 local NOBODY = string.rep('0', 40)
+-- Of fixed width: an open repetition takes quadratic time on a long foreign value, and stops the server for it.
+local SHAPE = '^1[-q]' .. string.rep('%x', 40) .. string.rep('%d', 39) .. '{'
 local ALIVE_MS = 10000       -- a client's sign of life counts this long; it renews it every 2 s
 local KEEP_MS = 12000        -- what the queue and a queued lock live at least, longer than any sign of life
 local PROVISIONAL_MS = 1000  -- a lock handed over is confirmed within this, or passed on
@@ -34,7 +36,7 @@ local function read_lock()
   local value = redis.pcall('GET', LOCK)
   if not value then return nil end
   if type(value) == 'table' then return nil, value end
-  if not (#value > 81 and value:find('^1[-q]%x+%d+{')) then
+  if not value:sub(1, 82):find(SHAPE) then
     return nil, redis.error_reply('FOREIGNVALUE the key holds something else')
   end
   local lock = {

@@ -46,6 +46,8 @@ pub(super) async fn listen(room: Arc<Room>) {
                     super::POLL_EVERY
                 );
                 room.hearing.send_replace(Hearing::Polling);
+                // Who queued while there were messages is recorded as hearing them: claiming again corrects that.
+                room.ring_all(News::AskAgain);
                 poll(&room).await;
             }
             Err(_) => {

@@ -99,6 +99,13 @@ pub(crate) enum Verb {
     ///
     /// Example: fencepost watch nightly-report --json
     Watch(Named),
+    /// Measure what locks cost on the store, next to what the bare store costs
+    ///
+    /// Works on names of its own and gives everything back. Run it on a machine that does nothing else; ratios to the
+    /// floor hold on a busy one too.
+    ///
+    /// Example: fencepost --store redis://10.0.0.5 bench --only alone --only tasks
+    Bench(Bench),
     /// Print the completions for a shell
     ///
     /// Example: fencepost completions bash > /etc/bash_completion.d/fencepost
@@ -242,6 +249,16 @@ pub(crate) struct Break {
     /// Only while it is held with this fence
     #[arg(long, value_name = "FENCE", value_parser = fence)]
     pub(crate) if_fence: Option<Fence>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// How long all of it may take
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
+    /// Only this work: alone, tasks, handover, leases or startup; may be repeated
+    #[arg(long, value_name = "WORK")]
+    pub(crate) only: Vec<fencepost_bench::Work>,
 }
 
 impl Arguments {

@@ -107,7 +107,7 @@ fn print_json(value: &impl serde::Serialize) -> Ending {
     crate::print(&format!("{}\n", to_json(value)))
 }
 
-fn to_json(value: &impl serde::Serialize) -> String {
+pub(crate) fn to_json(value: &impl serde::Serialize) -> String {
     // Strings, numbers and lists of them always have a form in JSON.
     serde_json::to_string(value).unwrap_or_default()
 }

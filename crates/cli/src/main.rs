@@ -1,6 +1,7 @@
 //! The command `fencepost`: runs jobs under a lock, takes locks for scripts, shows and breaks them.
 
 mod arguments;
+mod bench;
 mod exit;
 mod fork;
 mod guardian;
@@ -49,6 +50,7 @@ fn carry_out(arguments: Arguments) -> Ending {
         Verb::Who(named) => listing::who(&global, &named.name),
         Verb::Break(verb) => listing::break_by_force(&global, &verb),
         Verb::Watch(named) => listing::watch(&global, &named.name),
+        Verb::Bench(verb) => bench::measure(&global, verb),
         Verb::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "fencepost", &mut text);

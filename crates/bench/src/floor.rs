@@ -1,0 +1,83 @@
+//! The bare store: what each family's own calls cost without Fencepost.
+
+pub(crate) mod directory;
+pub(crate) mod redis;
+
+use std::{fmt, future::Future, path::Path, pin::Pin};
+
+use fencepost::{Error, Namespace, clock::Moment, url::StoreUrl};
+
+use crate::{report::Goal, samples::Samples};
+
+/// The future of a measurement. It stays on its thread.
+pub(crate) type Measuring<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
+
+/// A family's floor.
+pub(crate) trait Floor: fmt::Debug {
+    /// The bare equivalents of taking and giving back, the nearest first.
+    fn cycles(&self) -> Vec<Measured<'_>>;
+
+    /// The bare equivalent of waking a waiter.
+    fn message(&self) -> Measured<'_>;
+
+    /// What the server has done so far, this question left out; `None` where there is no server.
+    fn commands(&self) -> Measuring<'_, Option<Commands>>;
+
+    /// The directory of the run's locks, where the store is one.
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Removes what a run leaves behind.
+    fn tidy(&self) {}
+}
+
+/// Something done again and again.
+pub(crate) trait Cycle {
+    /// Does it under this name until the moment is there.
+    fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()>;
+}
+
+/// A floor and what we want to reach next to it.
+pub(crate) struct Measured<'a> {
+    pub(crate) what: &'static str,
+    pub(crate) cycle: &'a dyn Cycle,
+    /// For the time of one at a time.
+    pub(crate) time_goal: Option<Goal>,
+    /// For the throughput of several at once; `None` when it does one at a time only.
+    pub(crate) throughput_goal: Option<Goal>,
+    /// Whether it can do several at once.
+    pub(crate) at_once: bool,
+}
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Commands {
+    /// Calls of scripts, which is what hand-overs and renewals are sent as.
+    pub(crate) scripts: u64,
+    /// All commands, those inside scripts included.
+    pub(crate) all: u64,
+}
+
+impl Commands {
+    pub(crate) fn since(self, earlier: Commands) -> Commands {
+        let all = self.all.saturating_sub(earlier.all);
+        Commands { scripts: self.scripts.saturating_sub(earlier.scripts), all }
+    }
+}
+
+/// The floor of a URL's family, where it has one, and the namespace that the run works in.
+pub(crate) async fn of(url: &StoreUrl, namespace: &Namespace) -> Result<(Option<Box<dyn Floor>>, Namespace), Error> {
+    match url.scheme() {
+        "file" => {
+            let floor = directory::DirectoryFloor::new(url.path())?;
+            let namespace = floor.namespace().clone();
+            Ok((Some(Box::new(floor)), namespace))
+        }
+        "redis" => {
+            let floor = redis::RedisFloor::open(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
+        }
+        _ => Ok((None, namespace.clone())),
+    }
+}

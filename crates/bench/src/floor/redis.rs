@@ -1,0 +1,191 @@
+//! The floor of Redis: the bare commands over the same kind of connection, and over a blocking socket.
+
+mod socket;
+
+use fencepost::{Error, ErrorKind, Namespace, clock::Moment, error::Operation, url::StoreUrl};
+use fencepost_redis::RedisConfig;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    aio::MultiplexedConnection, cmd,
+};
+
+use self::socket::Socket;
+use crate::{
+    floor::{Commands, Cycle, Floor, Measured, Measuring},
+    report::Goal,
+    samples::Samples,
+};
+
+const SCRIPT: &str = include_str!("compare_and_delete.lua");
+/// As long as an owner value.
+const VALUE: &str = "0123456789012345678901234567890123456789";
+const TTL_MS: &str = "30000";
+
+pub(crate) struct RedisFloor {
+    /// Not among the measured ones, so that asking costs them nothing.
+    asking: MultiplexedConnection,
+    commands: BareCommands,
+    round_trip: RoundTrip,
+    socket: Socket,
+}
+
+impl RedisFloor {
+    /// Connects as often as there are contestants.
+    pub(crate) async fn open(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
+        let config = RedisConfig::from_url(url)?;
+        let mut asking = connect(&config).await.map_err(failed)?;
+        let hash: String = cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut asking).await.map_err(failed)?;
+        let connection = connect(&config).await.map_err(failed)?;
+        let prefix = format!("{namespace}:");
+        Ok(Self {
+            asking,
+            socket: Socket::connect(&config, prefix.clone(), hash.clone())?,
+            round_trip: RoundTrip { connection: connection.clone(), prefix: prefix.clone() },
+            commands: BareCommands { connection, prefix, hash },
+        })
+    }
+}
+
+impl Floor for RedisFloor {
+    fn cycles(&self) -> Vec<Measured<'_>> {
+        vec![
+            Measured {
+                what: "SET NX PX and EVALSHA, same kind of connection",
+                cycle: &self.commands,
+                time_goal: Some(Goal::AtMost(1.10)),
+                throughput_goal: Some(Goal::AtLeast(0.95)),
+                at_once: true,
+            },
+            Measured {
+                what: "the same on a blocking socket",
+                cycle: &self.socket,
+                time_goal: Some(Goal::AtMost(1.35)),
+                throughput_goal: None,
+                at_once: false,
+            },
+        ]
+    }
+
+    fn message(&self) -> Measured<'_> {
+        Measured {
+            what: "one round trip (SET), same kind of connection",
+            cycle: &self.round_trip,
+            // Two after the release is applied; it is applied half a round trip after it was sent.
+            time_goal: Some(Goal::AtMost(2.5)),
+            throughput_goal: None,
+            at_once: true,
+        }
+    }
+
+    fn commands(&self) -> Measuring<'_, Option<Commands>> {
+        Box::pin(async move {
+            let mut asking = self.asking.clone();
+            let text: String = cmd("INFO").arg("commandstats").query_async(&mut asking).await.map_err(failed)?;
+            Ok(Some(read_commands(&text)))
+        })
+    }
+}
+
+/// Adds up lines such as `cmdstat_evalsha:calls=12,usec=…`. Asking is left out.
+fn read_commands(text: &str) -> Commands {
+    let calls = text.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name, rest.split(',').next()?.parse::<u64>().ok()?))
+    });
+    calls.filter(|(name, _)| *name != "info").fold(Commands::default(), |sum, (name, calls)| {
+        let script = if matches!(name, "eval" | "evalsha") { calls } else { 0 };
+        Commands { scripts: sum.scripts + script, all: sum.all + calls }
+    })
+}
+
+/// `SET NX PX`, then the script.
+struct BareCommands {
+    connection: MultiplexedConnection,
+    prefix: String,
+    hash: String,
+}
+
+impl Cycle for BareCommands {
+    fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        let key = key(&self.prefix, name);
+        let connection = self.connection.clone();
+        Box::pin(async move {
+            samples
+                .fill(until, async || {
+                    let mut connection = connection.clone();
+                    let mut set = cmd("SET");
+                    set.arg(&key).arg(VALUE).arg("NX").arg("PX").arg(TTL_MS);
+                    let () = set.query_async(&mut connection).await.map_err(failed)?;
+                    let mut delete = cmd("EVALSHA");
+                    delete.arg(&self.hash).arg(1).arg(&key).arg(VALUE);
+                    delete.query_async(&mut connection).await.map_err(failed)
+                })
+                .await
+        })
+    }
+}
+
+struct RoundTrip {
+    connection: MultiplexedConnection,
+    prefix: String,
+}
+
+impl Cycle for RoundTrip {
+    fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        let key = key(&self.prefix, name);
+        let connection = self.connection.clone();
+        Box::pin(async move {
+            samples
+                .fill(until, async || {
+                    let mut set = cmd("SET");
+                    set.arg(&key).arg(VALUE).arg("PX").arg(TTL_MS);
+                    set.query_async(&mut connection.clone()).await.map_err(failed)
+                })
+                .await
+        })
+    }
+}
+
+async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
+    let mut login = RedisConnectionInfo::default().set_db(config.database.into()).set_skip_set_lib_name();
+    if let Some(user) = &config.user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = &config.password {
+        login = login.set_password(password);
+    }
+    let address = ConnectionAddr::Tcp(config.host.clone(), config.port);
+    let client = Client::open(address.into_connection_info()?.set_redis_settings(login))?;
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout))
+        .set_response_timeout(Some(config.timeout));
+    client.get_multiplexed_async_connection_with_config(&settings).await
+}
+
+/// Not where locks lie, so that no listing takes it for one.
+fn key(prefix: &str, name: &str) -> String {
+    format!("{prefix}floor:{{{name}}}")
+}
+
+fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Unavailable, Operation::Run, "the bare commands failed").caused_by(source)
+}
+
+impl std::fmt::Debug for RedisFloor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisFloor").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_counts_are_read_without_the_question() {
+        let text = "# Commandstats\r\ncmdstat_set:calls=3,usec=9\r\ncmdstat_info:calls=7,usec=1\r\n\
+                    cmdstat_evalsha:calls=2,usec=5,usec_per_call=2.50\r\n";
+        let commands = read_commands(text);
+        assert_eq!((commands.scripts, commands.all), (2, 5));
+    }
+}

@@ -1,0 +1,92 @@
+//! The store that a run works on, its floor, and the names that it uses.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use fencepost::{
+    Efficiency, Error, Locks, Namespace, Owner, clock::BootClock, registry::open_store, store::Store, url::StoreUrl,
+};
+
+use crate::{
+    floor::{self, Commands, Floor},
+    plan::Plan,
+    report::{Outcome, Report, SCHEMA},
+};
+
+#[derive(Debug)]
+pub(crate) struct Ground {
+    url: String,
+    shown: String,
+    namespace: Namespace,
+    pub(crate) floor: Option<Box<dyn Floor>>,
+    prefix: String,
+    names: AtomicU64,
+}
+
+impl Ground {
+    pub(crate) async fn open(plan: &Plan) -> Result<Self, Error> {
+        let url = StoreUrl::parse(&plan.url)?;
+        let (floor, namespace) = floor::of(&url, &plan.namespace).await?;
+        let shown = url.to_string();
+        // Two runs at once must not meet on a name.
+        let prefix = format!("bench/{:.8}", Owner::random()?.to_string());
+        let ground = Self { url: plan.url.clone(), shown, namespace, floor, prefix, names: AtomicU64::new(0) };
+        // Makes the directory that the floor works in, and tells a store that is not there at once.
+        ground.client().await?.close().await;
+        Ok(ground)
+    }
+
+    /// A client of its own. What a lock is for makes no difference to what it costs.
+    pub(crate) async fn client(&self) -> Result<Locks<Efficiency>, Error> {
+        let locks = Locks::builder(&self.url).namespace(self.namespace.clone()).open().await?;
+        Ok(locks.for_efficiency())
+    }
+
+    pub(crate) async fn store(&self) -> Result<Arc<dyn Store>, Error> {
+        open_store(&self.url, self.namespace.clone(), BootClock::shared()).await
+    }
+
+    /// A name that nobody has used.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.prefix, self.names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn names(&self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.name()).collect()
+    }
+
+    /// What the server has done so far, where there is one that counts.
+    pub(crate) async fn commands(&self) -> Result<Option<Commands>, Error> {
+        match &self.floor {
+            Some(floor) => floor.commands().await,
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The directory of this run's locks, where the store is one.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.floor.as_ref().and_then(|floor| floor.directory())
+    }
+
+    pub(crate) fn finish(self, outcomes: Vec<Outcome>) -> Report {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Report { schema: SCHEMA, store: self.shown.clone(), cores, outcomes }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Some(floor) = &self.floor {
+            floor.tidy();
+        }
+    }
+}

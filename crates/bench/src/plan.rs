@@ -1,0 +1,125 @@
+//! What is measured, how much of it and for how long.
+
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+
+use fencepost::Namespace;
+use serde::Serialize;
+
+/// One kind of measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Taking a free lock and giving it back, one after the other.
+    Alone,
+    /// The same by several tasks at once, each on a lock of its own.
+    Tasks,
+    /// From the release to the waiter that holds, with many waiting for one lock.
+    HandOver,
+    /// Many leases held by one client.
+    Leases,
+    /// The command `fencepost run` next to `flock`.
+    Startup,
+}
+
+impl Work {
+    /// All of them, in the order in which they run.
+    pub const ALL: [Work; 5] = [Work::Alone, Work::Tasks, Work::HandOver, Work::Leases, Work::Startup];
+
+    /// Its word on the command line and in the report.
+    pub fn word(self) -> &'static str {
+        match self {
+            Work::Alone => "alone",
+            Work::Tasks => "tasks",
+            Work::HandOver => "handover",
+            Work::Leases => "leases",
+            Work::Startup => "startup",
+        }
+    }
+
+    pub(crate) fn parts(self, plan: &Plan) -> Vec<Part> {
+        let part = |size: &usize, weight| Part { work: self, size: *size, weight };
+        match self {
+            Work::Alone => vec![part(&1, 4.0)],
+            Work::Tasks => plan.tasks.iter().map(|tasks| part(tasks, 2.0)).collect(),
+            Work::HandOver => plan.waiters.iter().map(|waiters| part(waiters, 2.0)).collect(),
+            // A renewal of every lease at the usual TTL has to fit in.
+            Work::Leases => vec![part(&plan.leases, 10.0)],
+            Work::Startup => vec![part(&1, 4.0)],
+        }
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Work::ALL.into_iter().find(|work| work.word() == word);
+        found.ok_or_else(|| format!("the works are {}", Work::ALL.map(Work::word).join(", ")))
+    }
+}
+
+/// A run to come.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The store's URL.
+    pub url: String,
+    /// The prefix of all names. A directory gets a namespace of its own instead, which is removed in the end.
+    pub namespace: Namespace,
+    /// How long all of it may take, but for what has to be finished.
+    pub total: Duration,
+    /// The works wanted; all of them when it is empty.
+    pub only: Vec<Work>,
+    /// Numbers of tasks for [`Work::Tasks`].
+    pub tasks: Vec<usize>,
+    /// Numbers of waiters for [`Work::HandOver`].
+    pub waiters: Vec<usize>,
+    /// The number of leases for [`Work::Leases`].
+    pub leases: usize,
+    /// The command `fencepost` for [`Work::Startup`], which is left out without it.
+    pub command: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Everything, in 50 seconds.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            namespace: Namespace::default(),
+            total: Duration::from_secs(50),
+            only: Vec::new(),
+            tasks: vec![1, 8, 64],
+            waiters: vec![1, 8, 64, 1000],
+            leases: 10_000,
+            command: None,
+        }
+    }
+
+    pub(crate) fn works(&self) -> impl Iterator<Item = Work> {
+        Work::ALL.into_iter().filter(|work| match self.only.is_empty() {
+            true => *work != Work::Startup || self.command.is_some(),
+            false => self.only.contains(work),
+        })
+    }
+}
+
+/// One work with one size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) work: Work,
+    /// Tasks, waiters or leases.
+    pub(crate) size: usize,
+    /// Its share of the time.
+    pub(crate) weight: f64,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.work {
+            Work::Alone => f.write_str("take and release alone"),
+            Work::Tasks => write!(f, "take and release by {} at once", self.size),
+            Work::HandOver => write!(f, "hand-over with {} waiting", self.size),
+            Work::Leases => write!(f, "{} leases held", self.size),
+            Work::Startup => f.write_str("start of the command"),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The works, each measured next to its floor.
+
+mod handover;
+mod leases;
+mod startup;
+mod taking;
+
+use std::time::Duration;
+
+use fencepost::Error;
+
+use crate::{
+    ground::Ground,
+    plan::{Part, Plan, Work},
+    report::Outcome,
+};
+
+/// Measures one part for about `span`.
+pub(crate) async fn measure(ground: &Ground, plan: &Plan, part: &Part, span: Duration) -> Result<Outcome, Error> {
+    let outcome = Outcome::of(part.work, part.size);
+    match part.work {
+        Work::Alone | Work::Tasks => taking::measure(ground, outcome, span).await,
+        Work::HandOver => handover::measure(ground, outcome, span).await,
+        Work::Leases => leases::measure(ground, outcome, span).await,
+        Work::Startup => startup::measure(ground, plan, outcome, span),
+    }
+}

@@ -1,0 +1,85 @@
+//! Every work gives figures that can be true, on every store. What the figures are is no matter of a test.
+
+#![allow(clippy::unwrap_used)] // a test that cannot set itself up has failed
+
+use std::time::Duration;
+
+use fencepost::Locks;
+use fencepost_bench::{Outcome, Plan, Report, Work};
+use fencepost_conformance::servers::RedisServer;
+
+fn small(url: impl Into<String>) -> Plan {
+    let total = Duration::from_millis(600);
+    Plan { total, tasks: vec![1, 4], waiters: vec![1, 5], leases: 50, ..Plan::new(url) }
+}
+
+async fn measured(plan: &Plan) -> Report {
+    let mut heard = Vec::new();
+    let report = fencepost_bench::run(plan, &mut |what, over| heard.push((what.to_owned(), over))).await.unwrap();
+    assert!(heard.windows(2).all(|two| two[0].1 <= two[1].1), "{heard:?}");
+    assert_eq!(heard.last().map(|last| last.1), Some(1.0));
+    let works: Vec<_> = report.outcomes.iter().map(|outcome| (outcome.work, outcome.size)).collect();
+    let (tasks, over) = (Work::Tasks, Work::HandOver);
+    assert_eq!(works, [(Work::Alone, 1), (tasks, 1), (tasks, 4), (over, 1), (over, 5), (Work::Leases, 50)]);
+    report.outcomes.iter().for_each(plausible);
+    report
+}
+
+fn plausible(outcome: &Outcome) {
+    let latencies = outcome.latency.into_iter().chain(outcome.against.iter().map(|against| against.latency));
+    for latency in latencies {
+        assert!(latency.samples > 0 && latency.p50_us > 0.0 && latency.p50_us <= latency.p99_us, "{outcome:?}");
+    }
+    assert_eq!(outcome.latency.is_some(), outcome.work != Work::Leases, "{outcome:?}");
+    assert!(outcome.against.iter().all(|against| against.ratio > 0.0 && against.ratio.is_finite()), "{outcome:?}");
+    assert!(outcome.figures.iter().all(|figure| figure.value >= 0.0 && figure.value.is_finite()), "{outcome:?}");
+}
+
+fn figure(report: &Report, name: &str) -> f64 {
+    let mut all = report.outcomes.iter().flat_map(|outcome| &outcome.figures);
+    all.find(|figure| figure.name == name).unwrap_or_else(|| panic!("{name}: {report:?}")).value
+}
+
+#[tokio::test]
+async fn a_store_without_a_floor_says_so() {
+    let report = measured(&small("memory:bench")).await;
+    assert!(report.outcomes.iter().all(|outcome| outcome.against.is_empty()));
+    assert!(report.to_string().contains("no floor"));
+    assert_eq!(figure(&report, "leases lost"), 0.0);
+}
+
+#[tokio::test]
+async fn a_directory_is_measured_next_to_its_system_calls_and_left_clean() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = measured(&small(format!("file:{}", directory.path().display()))).await;
+    let with_floor = report.outcomes.iter().filter(|outcome| outcome.work != Work::Leases);
+    assert!(with_floor.into_iter().all(|outcome| outcome.against.len() == 1), "{report:?}");
+    let left: Vec<_> = directory.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn redis_is_measured_next_to_its_commands_and_left_clean() {
+    let server = RedisServer::start();
+    let report = measured(&small(server.url())).await;
+    assert_eq!(report.outcomes[0].against.len(), 2, "the connection, and the blocking socket below it");
+    assert!(figure(&report, "script calls per hand-over") >= 2.0, "the release and the confirmation");
+    assert!(figure(&report, "renewals") >= 50.0);
+    assert!(figure(&report, "commands sent per 100 renewals") < 100.0, "many leases share a command");
+    let locks = Locks::open(&server.url()).await.unwrap();
+    assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
+}
+
+#[tokio::test]
+async fn the_form_for_programs_is_stable() {
+    let plan = Plan { only: vec![Work::Alone], ..small("memory:form") };
+    let report = fencepost_bench::run(&plan, &mut |_, _| {}).await.unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!((&json["schema"], &json["store"]), (&1.into(), &"memory:form".into()));
+    let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&json), ["cores", "outcomes", "schema", "store"]);
+    let outcome = &json["outcomes"][0];
+    assert_eq!(keys(outcome), ["against", "figures", "latency", "notes", "per_second", "size", "work"]);
+    assert_eq!(keys(&outcome["latency"]), ["p50_us", "p99_us", "samples"]);
+    assert_eq!(outcome["work"], "alone");
+}

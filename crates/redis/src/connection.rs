@@ -5,7 +5,10 @@
 //! a pause is told at once.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -24,6 +27,9 @@ use crate::{config::RedisConfig, failure::Failure, scripts::Script};
 /// So many timeouts in a row mean that the connection leads nowhere: a firewall that forgot it says nothing.
 const TIMEOUTS_IN_A_ROW: u32 = 2;
 
+/// Commands on their way at once before senders stand in line; the crate's own 50 makes 64 tasks wait for each other.
+const PIPELINED: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Link {
     client: Client,
@@ -32,6 +38,8 @@ pub(crate) struct Link {
     connect_timeout: Duration,
     clock: Arc<dyn Clock>,
     current: Mutex<Current>,
+    /// In a row, on the present connection.
+    timeouts: AtomicU32,
     gate: tokio::sync::Mutex<Gate>,
 }
 
@@ -40,7 +48,6 @@ struct Current {
     connection: Option<MultiplexedConnection>,
     /// Tells the connection that failed from the one that has replaced it since.
     generation: u64,
-    timeouts: u32,
     closed: bool,
 }
 
@@ -60,6 +67,7 @@ impl Gate {
 impl Link {
     pub(crate) fn new(config: &RedisConfig, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let settings = AsyncConnectionConfig::new()
+            .set_pipeline_buffer_size(PIPELINED)
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.timeout));
         Ok(Self {
@@ -69,6 +77,7 @@ impl Link {
             connect_timeout: config.connect_timeout,
             clock,
             current: Mutex::default(),
+            timeouts: AtomicU32::new(0),
             gate: tokio::sync::Mutex::new(Gate::open()),
         })
     }
@@ -78,7 +87,7 @@ impl Link {
     /// second a repetition of the first.
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         match self.send(command).await {
-            Err(Refusal::Answered(error)) if error.is_connection_dropped() => self.send(command).await,
+            Err(Refusal::Answered(error)) if error.is_connection_dropped() => Box::pin(self.send(command)).await,
             answer => answer,
         }
         .map_err(Failure::from)
@@ -88,7 +97,7 @@ impl Link {
     pub(crate) async fn call(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
         match self.call_once(script, keys, arguments).await {
             Err(Refusal::Answered(error)) if error.is_connection_dropped() => {
-                self.call_once(script, keys, arguments).await
+                Box::pin(self.call_once(script, keys, arguments)).await
             }
             answer => answer,
         }
@@ -137,7 +146,8 @@ impl Link {
     async fn call_once(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Refusal> {
         match self.send(&script.by_hash(keys, arguments.iter().copied())).await {
             Err(Refusal::Answered(error)) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&script.by_text(keys, arguments.iter().copied())).await
+                let by_text = script.by_text(keys, arguments.iter().copied());
+                Box::pin(self.send(&by_text)).await
             }
             answer => answer,
         }
@@ -150,9 +160,15 @@ impl Link {
     }
 
     async fn connection(&self) -> Result<(MultiplexedConnection, u64), Failure> {
-        if let Some(current) = self.current()? {
-            return Ok(current);
+        match self.current()? {
+            Some(current) => Ok(current),
+            // Boxed, as the other rare paths are: room for a TLS handshake in the future of every command would cost
+            // more than the command.
+            None => Box::pin(self.connected_anew()).await,
         }
+    }
+
+    async fn connected_anew(&self) -> Result<(MultiplexedConnection, u64), Failure> {
         let mut gate = self.gate.lock().await;
         // Another may have connected while we stood at the gate.
         if let Some(current) = self.current()? {
@@ -171,7 +187,7 @@ impl Link {
                     return Err(Failure::closed());
                 }
                 current.generation += 1;
-                current.timeouts = 0;
+                self.timeouts.store(0, Relaxed);
                 current.connection = Some(connection.clone());
                 Ok((connection, current.generation))
             }
@@ -204,8 +220,7 @@ impl Link {
     fn judge<T>(&self, answer: Result<T, RedisError>, generation: u64) -> Result<T, RedisError> {
         let error = match answer {
             Ok(answer) => {
-                let mut current = self.lock();
-                current.timeouts = 0;
+                self.timeouts.store(0, Relaxed);
                 return Ok(answer);
             }
             Err(error) => error,
@@ -213,8 +228,7 @@ impl Link {
         let mut current = self.lock();
         if current.generation == generation {
             let useless = if error.is_timeout() {
-                current.timeouts += 1;
-                current.timeouts >= TIMEOUTS_IN_A_ROW
+                self.timeouts.fetch_add(1, Relaxed) + 1 >= TIMEOUTS_IN_A_ROW
             } else {
                 use redis::ErrorKind::{Io, Parse, Server};
                 // A master that turned into a replica: the name may lead to the new master by now.

@@ -34,14 +34,23 @@ impl Keys {
 
     /// The lock itself.
     pub(crate) fn lock(&self, name: &LockName) -> String {
-        format!("{}{{{}}}", self.prefix, encoded(name.as_str()))
+        self.tagged(name, "")
     }
 
     /// The lock, its queue and its waiters: the keys of each script that knows the queue.
     pub(crate) fn all(&self, name: &LockName) -> [String; 3] {
-        let lock = self.lock(name);
-        let (queue, waiters) = (format!("{lock}:queue"), format!("{lock}:waiters"));
-        [lock, queue, waiters]
+        [self.tagged(name, ""), self.tagged(name, ":queue"), self.tagged(name, ":waiters")]
+    }
+
+    /// By hand, since every command needs keys and formatting costs more than the rest of it.
+    fn tagged(&self, name: &LockName, what: &str) -> String {
+        let mut key = String::with_capacity(self.prefix.len() + name.as_str().len() + what.len() + 2);
+        key.push_str(&self.prefix);
+        key.push('{');
+        key.extend(utf8_percent_encode(name.as_str(), ENCODED));
+        key.push('}');
+        key.push_str(what);
+        key
     }
 
     /// The name behind the key of a lock; `None` for the other keys, and for foreign ones that only look similar.

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Where the JSON begins in a lock.
 const HEADER: usize = 81;
 
+/// How a lock begins that nobody waits for; the owner value follows.
+pub(crate) const UNQUEUED: &str = "1-";
+
 /// The holder's or waiter's particulars.
 #[derive(Debug, Serialize, Deserialize)]
 struct Particulars<C> {
@@ -30,8 +33,28 @@ pub(crate) fn json(claimant: &Claimant, channel: &str) -> String {
 }
 
 /// A lock that nobody waits for, as the plain `SET NX` writes it.
-pub(crate) fn unqueued(owner: &Owner, ttl: Ttl, since_unix_ms: u64, json: &str) -> String {
-    format!("1-{owner}{:014}{:011}{since_unix_ms:014}{json}", 0, ttl.millis())
+pub(crate) fn unqueued(owner: &str, ttl: Ttl, since_unix_ms: u64, json: &str) -> String {
+    let mut value = String::with_capacity(HEADER + json.len());
+    value.push_str(UNQUEUED);
+    value.push_str(owner);
+    push_number(&mut value, 0, 14);
+    push_number(&mut value, ttl.millis(), 11);
+    push_number(&mut value, since_unix_ms, 14);
+    value.push_str(json);
+    value
+}
+
+/// With leading zeros, at least `width` digits.
+fn push_number(text: &mut String, mut number: u64, width: usize) {
+    let mut digits = [b'0'; 20];
+    let mut first = digits.len();
+    while number > 0 {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    let first = first.min(digits.len() - width);
+    text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
 }
 
 /// A lock as it is stored.
@@ -49,7 +72,7 @@ impl<'a> LockRecord<'a> {
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let value = std::str::from_utf8(value).ok()?;
         let queued = match value.get(..2)? {
-            "1-" => false,
+            UNQUEUED => false,
             "1q" => true,
             _ => return None,
         };
@@ -120,8 +143,12 @@ mod tests {
         let owner = Owner::random().unwrap();
         let claimant =
             Claimant { host: "h\n\"".into(), pid: 7, user: "이".into(), labels: vec![("a".into(), "b".into())] };
-        let value = unqueued(&owner, Ttl::DEFAULT, 1_700_000_000_000, &json(&claimant, "ns:wake:1"));
+        let value = unqueued(&owner.to_string(), Ttl::DEFAULT, 1_700_000_000_000, &json(&claimant, "ns:wake:1"));
         let record = LockRecord::parse(value.as_bytes()).unwrap();
+        assert!(
+            value.starts_with(&format!("1-{owner}{:014}{:011}{:014}{{", 0, 30_000, 1_700_000_000_000_u64)),
+            "{value}"
+        );
         let left = record.left(1_700_000_000_000, Some(Duration::from_secs(3)));
         let holder = record.holder(left);
         assert_eq!((holder.owner, holder.claimant), (Some(owner), claimant));

@@ -8,7 +8,10 @@ mod ears;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -62,6 +65,7 @@ pub(crate) struct Room {
     pub(crate) channel: String,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
+    opened: AtomicBool,
     changed: Notify,
     hearing: watch::Sender<Hearing>,
     losses: OnceLock<LossReporter>,
@@ -69,7 +73,6 @@ pub(crate) struct Room {
 
 #[derive(Debug, Default)]
 struct State {
-    running: bool,
     closed: bool,
     waiters: HashMap<Owner, Waiting>,
     locks: HashMap<LockName, Watched>,
@@ -126,6 +129,7 @@ impl Room {
             channel,
             clock,
             state: Mutex::default(),
+            opened: AtomicBool::new(false),
             changed: Notify::new(),
             hearing: watch::Sender::new(Hearing::Deaf),
             losses: OnceLock::new(),
@@ -139,9 +143,10 @@ impl Room {
 
     /// Starts to listen, if that was not done before.
     pub(crate) fn open(self: &Arc<Self>) {
-        let mut state = self.lock();
-        if !state.running && !state.closed {
-            state.running = true;
+        if self.opened.load(Ordering::Relaxed) {
+            return; // asked with every grant
+        }
+        if !self.lock().closed && !self.opened.swap(true, Ordering::Relaxed) {
             tokio::spawn(ears::listen(self.clone()));
         }
     }

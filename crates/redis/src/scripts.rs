@@ -1,7 +1,7 @@
 //! The scripts, each a file of its own. They are sent as `EVALSHA`; a server that does not know one (after a restart,
 //! a failover or `SCRIPT FLUSH`) is sent the text once more.
 
-use redis::{Cmd, cmd};
+use redis::Cmd;
 
 /// A script and the hash that the server knows it by.
 #[derive(Debug)]
@@ -27,8 +27,9 @@ impl Script {
 }
 
 fn call<'a>(command: &str, script: &str, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
-    let mut call = cmd(command);
-    call.arg(script).arg(keys.len()).arg(keys);
+    // Enough for one lock in one piece; more grows by itself.
+    let mut call = Cmd::with_capacity(16, 512);
+    call.arg(command).arg(script).arg(keys.len()).arg(keys);
     for argument in arguments {
         call.arg(argument);
     }

@@ -1,12 +1,17 @@
 //! The store over one Redis server.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use fencepost_core::{
     backoff::Backoff,
     capabilities::Capabilities,
     claim::{
-        Busy, Claim, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release, Renewal,
+        Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
+        Renewal,
     },
     clock::{self, BootClock, Clock, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
@@ -16,7 +21,7 @@ use fencepost_core::{
     store::{BoxFuture, LossReporter, Store},
 };
 use futures_util::future::join_all;
-use redis::{FromRedisValue, Value, cmd};
+use redis::{Cmd, FromRedisValue, Value};
 
 use crate::{
     config::RedisConfig,
@@ -38,6 +43,7 @@ pub struct RedisStore {
     room: Arc<Room>,
     clock: Arc<dyn Clock>,
     capabilities: Capabilities,
+    particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
 }
 
 impl RedisStore {
@@ -68,23 +74,37 @@ impl RedisStore {
         let link = Arc::new(Link::new(config, clock.clone())?);
         survey::greet(&link).await.map_err(|failure| failure.error(Operation::Open, None))?;
         let room = Room::new(link, Keys::new(namespace), &client_id()?, clock.clone());
-        Ok(Self { room, clock, capabilities: crate::capabilities() })
+        Ok(Self { room, clock, capabilities: crate::capabilities(), particulars: Mutex::default() })
     }
 
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
         let name = only_exclusive(&claim.holding)?;
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
-        let json = record::json(&claim.claimant, &self.room.channel);
-        let value = record::unqueued(claim.owner(), claim.ttl, wall_unix_ms(&*self.clock), &json);
-        let mut set = cmd("SET");
-        set.arg(self.room.keys.lock(name)).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
+        let json = self.particulars(&claim.claimant);
+        let owner = claim.owner().to_string();
+        let value = record::unqueued(&owner, claim.ttl, wall_unix_ms(&*self.clock), &json);
+        let mut set = Cmd::with_capacity(6, 64 + value.len() + name.as_str().len());
+        set.arg("SET").arg(self.room.keys.lock(name)).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
         let counted_from = Sent::now(&*self.clock);
         if self.room.link.ask(&set).await.map_err(failed)? == Value::Okay {
             return Ok(Claimed::Granted(self.granted(claim, counted_from)));
         }
         match patience {
-            Patience::Once => self.ask_the_queue(claim, &json, "once", Hearing::Messages).await,
-            Patience::Queue => self.take_a_place(claim, &json).await,
+            Patience::Once => Box::pin(self.ask_the_queue(claim, &json, "once", Hearing::Messages)).await,
+            Patience::Queue => Box::pin(self.take_a_place(claim, &json)).await,
+        }
+    }
+
+    /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
+    fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
+        let mut last = self.particulars.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((whose, json)) if Arc::ptr_eq(whose, claimant) => json.clone(),
+            _ => {
+                let json: Arc<str> = record::json(claimant, &self.room.channel).into();
+                *last = Some((claimant.clone(), json.clone()));
+                json
+            }
         }
     }
 
@@ -192,12 +212,12 @@ impl RedisStore {
     async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
         self.room.leave(&holding.owner);
         let name = only_exclusive(holding)?;
-        let owner = holding.owner.to_string();
-        let answer = self.room.link.call(&self.room.scripts.release, &self.room.keys.all(name), &[&owner]).await;
-        let answer = answer.and_then(|value| match text(&value) {
-            Some("released") => Ok(Release::Released),
-            Some("expired") => Ok(Release::AlreadyExpired),
-            Some("other") => Ok(Release::HeldByOther),
+        let unqueued = format!("{}{}", record::UNQUEUED, holding.owner);
+        let answer = self.room.link.call(&self.room.scripts.release, &self.room.keys.all(name), &[&unqueued]).await;
+        let answer = answer.and_then(|value| match value {
+            Value::Int(1) => Ok(Release::Released),
+            Value::Int(0) => Ok(Release::AlreadyExpired),
+            Value::Int(-1) => Ok(Release::HeldByOther),
             _ => Err(Failure::puzzling()),
         });
         answer.map_err(|failure| failure.error(Operation::Release, Some(name)))

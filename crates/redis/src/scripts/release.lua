@@ -1,17 +1,17 @@
 -- Gives back what stands under an owner value: the lock, or the place in the queue.
 --
 -- KEYS     lock, queue, waiters
--- ARGV     1 owner value
--- Replies  'released', 'expired' (nothing of it was there) or 'other' (another holds the lock; nothing changed)
+-- ARGV     1 '1-' and the owner value
+-- Replies  1 released, 0 nothing of it was there, -1 another holds the lock and nothing was changed
 
-local owner = ARGV[1]
+local owner = ARGV[1]:sub(3)
 
 local lock, foreign = read_lock()
 if foreign then return foreign end
 
 if lock and lock.owner == owner then
   pass_on()
-  return lock.held and 'released' or 'expired'
+  return lock.held and 1 or 0
 end
 
 local waiter = waiter_of(owner)
@@ -22,6 +22,6 @@ if waiter then
   elseif lock.queued and not queue_exists() then
     write_lock(lock.owner, lock.left, lock.ttl, lock.since, lock.json)
   end
-  return 'released'
+  return 1
 end
-return lock and lock.held and 'other' or 'expired'
+return lock and lock.held and -1 or 0

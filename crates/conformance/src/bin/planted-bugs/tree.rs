@@ -45,6 +45,12 @@ impl Tree {
         Ok(Self(copy))
     }
 
+    /// The tree that this was built from, to look at only.
+    #[cfg(test)]
+    pub(crate) fn source() -> Self {
+        Self(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -22,8 +22,9 @@ pub enum Work {
 }
 
 impl Work {
-    /// All of them, in the order in which they run.
-    pub const ALL: [Work; 5] = [Work::Alone, Work::Tasks, Work::HandOver, Work::Leases, Work::Startup];
+    /// All of them, in the order in which they run. Leases come first: memory that another work has freed would be
+    /// used again for them, and would not count.
+    pub const ALL: [Work; 5] = [Work::Leases, Work::Alone, Work::Tasks, Work::HandOver, Work::Startup];
 
     /// Its word on the command line and in the report.
     pub fn word(self) -> &'static str {

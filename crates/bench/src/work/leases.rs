@@ -38,7 +38,8 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
     // A renewal comes after a third of the TTL: every lease is renewed about once in the time that is left.
     let ttl = span.mul_f64(2.0).clamp(Duration::from_millis(500), TTL);
     // What is there once for all leases must not count for each.
-    drop(take(ground, &locks, TAKERS, ttl).await?);
+    // Given back before it goes on: releases in the background would be counted as renewals.
+    give_back(&mut take(ground, &locks, TAKERS, ttl).await?).await?;
     let memory = process::resident_kib();
     let mut leases = take(ground, &locks, outcome.size, ttl).await?;
     if let Some((before, after)) = memory.zip(process::resident_kib()) {

@@ -113,16 +113,19 @@ impl LockFile {
         }
         let mut bytes = [0; TAKERS_PART];
         let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
-        let seen = self.look(path)?;
-        let fence = match record::read(path, &bytes[..length], place.name.as_str())? {
-            Content::Used { identity, last } if identity == seen.identity => {
-                self.record_next(directory, path, last, taker)?
+        let (fence, mut seen) = match record::read(path, &bytes[..length], place.name.as_str())? {
+            Content::Used { identity, last } => {
+                let next = self.record_next(directory, path, last, taker)?;
+                let seen = self.look(path)?;
+                if seen.identity == identity {
+                    (next, seen)
+                } else {
+                    // A copy of another file, from a backup perhaps, whose counter may be behind.
+                    self.begin(directory, place, next.get(), taker)?
+                }
             }
-            // A copy of another file, from a backup perhaps, whose counter may be behind: it starts as a new one.
-            Content::Used { last, .. } => self.record_first(directory, place, seen.identity, last.fence, taker)?,
-            Content::New => self.record_first(directory, place, seen.identity, 0, taker)?,
+            Content::New => self.begin(directory, place, 0, taker)?,
         };
-        let mut seen = self.look(path)?;
         if seen.is_at(path)? && record::marks(seen.length) & CLOSING != 0 {
             seen = self.outwait_removal(directory, place)?;
         }
@@ -249,15 +252,10 @@ impl LockFile {
         Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.to_owned() })
     }
 
-    fn record_first(
-        &self,
-        directory: &Directory,
-        place: &Place,
-        identity: Identity,
-        above: u64,
-        taker: Taker<'_>,
-    ) -> Outcome<Fence> {
+    /// Writes the whole page, with a first grant whose fence lies above everything given out so far and above `above`.
+    fn begin(&self, directory: &Directory, place: &Place, above: u64, taker: Taker<'_>) -> Outcome<(Fence, Seen)> {
         let path = &place.file;
+        let identity = self.look(path)?.identity;
         let floor = directory.floor.lock()?;
         let (fence, range_end) = floor.new_range(above)?;
         let issued = taker.issued(fence, range_end, directory);
@@ -269,7 +267,8 @@ impl LockFile {
         })?;
         // The waiters of a file that was removed still wait.
         self.mark(&floor, path, QUEUE, true)?;
-        Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })
+        let fence = Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
+        Ok((fence, self.look(path)?))
     }
 
     /// Changes one mark. The lock on the floor keeps two from changing the length at once.

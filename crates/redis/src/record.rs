@@ -1,5 +1,5 @@
-//! What is stored, as text that people can read in `redis-cli`. The layout is described in `scripts/queue.lua`,
-//! which writes most of it.
+//! What is stored, as text that people can read in `redis-cli`. The layout is described in `scripts/record.lua`;
+//! `scripts/queue.lua` writes most of it.
 
 use std::time::Duration;
 

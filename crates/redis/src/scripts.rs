@@ -50,17 +50,22 @@ impl Default for Scripts {
     fn default() -> Self {
         macro_rules! with_queue {
             ($file:literal) => {
-                Script::new(concat!(include_str!("scripts/queue.lua"), include_str!($file)))
+                Script::new(concat!(
+                    include_str!("scripts/record.lua"),
+                    include_str!("scripts/queue.lua"),
+                    include_str!($file)
+                ))
             };
         }
         Self {
             claim: with_queue!("scripts/claim.lua"),
             release: Script::new(concat!(
                 include_str!("scripts/release_unqueued.lua"),
+                include_str!("scripts/record.lua"),
                 include_str!("scripts/queue.lua"),
                 include_str!("scripts/release.lua")
             )),
-            renew: Script::new(include_str!("scripts/renew.lua")),
+            renew: Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/renew.lua"))),
             poke: with_queue!("scripts/poke.lua"),
             force: with_queue!("scripts/force.lua"),
         }

@@ -1,15 +1,6 @@
--- The lock's record and its queue. This text stands before each script that needs the queue.
+-- A lock's queue. This text stands, behind the record's, before each script that needs the queue.
 --
--- KEYS[1]  the lock: a string of a fixed-width header and the holder's particulars as JSON
---            1      format version
---            2      '-' nobody waits: the key's own expiry is the lease's
---                   'q' somebody waits: the lease ends at 43..56, and the key lives on, so that no newcomer's
---                   plain SET NX can pass the queue after an expiry
---            3..42  owner value; forty zeros when the lock is free but queued
---           43..56  end of the lease in ms since 1970, only with 'q'
---           57..67  TTL in ms
---           68..81  held since, in ms since 1970
---           82..    JSON
+-- KEYS[1]  the lock, as described in record.lua
 -- KEYS[2]  the queue: a sorted set, owner value -> ticket
 -- KEYS[3]  the waiters: a hash
 --            owner value  mode ('s' hears messages, 'p' polls), TTL (11), since (14), channel, newline, JSON
@@ -18,25 +9,17 @@
 --            +            the last ticket
 --
 -- A message is one letter and an owner value: 'g' the lock was handed to it, 'l' its lock was broken.
--- Each script runs as one atomic step. Expiry is judged by the server's own clock.
 
 local LOCK, QUEUE, WAITERS = KEYS[1], KEYS[2], KEYS[3]
-local NOBODY = string.rep('0', 40)
--- Of fixed width: an open repetition takes quadratic time on a long foreign value, and stops the server for it.
-local SHAPE = '^1[-q]' .. string.rep('%x', 40) .. string.rep('%d', 39) .. '{'
 local ALIVE_MS = 10000       -- a client's sign of life counts this long; it renews it every 2 s
-local KEEP_MS = 12000        -- what the queue and a queued lock live at least, longer than any sign of life
 local PROVISIONAL_MS = 1000  -- a lock handed over is confirmed within this, or passed on
-
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- The lock as a table; nil when there is none; nil and an error reply when the value is not ours.
 local function read_lock()
   local value = redis.pcall('GET', LOCK)
   if not value then return nil end
   if type(value) == 'table' then return nil, value end
-  if not value:sub(1, 82):find(SHAPE) then
+  if not is_ours(value) then
     return nil, redis.error_reply('FOREIGNVALUE the key holds something else')
   end
   local lock = {

@@ -6,17 +6,10 @@
 --          or 'foreign' (the key holds something else)
 -- A key that cannot be read disturbs no other.
 
-local KEEP_MS = 12000  -- as in queue.lua
-local NOBODY = string.rep('0', 40)
--- Of fixed width: an open repetition takes quadratic time on a long foreign value, and stops the server for it.
-local SHAPE = '^1[-q]' .. string.rep('%x', 40) .. string.rep('%d', 39) .. '{'
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
 local function renew(key, owner, ttl)
   local value = redis.pcall('GET', key)
   if not value then return 'deleted' end
-  if type(value) == 'table' or not value:sub(1, 82):find(SHAPE) then return 'foreign' end
+  if type(value) == 'table' or not is_ours(value) then return 'foreign' end
   local holder = value:sub(3, 42)
   if holder == NOBODY then return 'deleted' end
   if holder ~= owner then return 'taken' end

@@ -1,4 +1,5 @@
-//! What only bare system calls can do: the one early fork, and signals as the command expects them. The only `unsafe` of the project is in this file.
+//! What only bare system calls can do: the one early fork, and signals as the command expects them. The only
+//! `unsafe` of the project is in this file.
 //!
 //! The guardian and the keeper must be there before anything can go wrong, cost next to nothing, and outlive the
 //! process that started them; a second `exec` of this program would double the start-up time.

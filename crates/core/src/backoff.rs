@@ -23,11 +23,9 @@ impl Backoff {
     }
 }
 
-/// A random number from 0 up to 1.
+/// A random number from 0 up to 1, without a system call: it is drawn on the way of every grant.
 pub fn jitter() -> f64 {
-    // Without randomness clients may fall into step, which is slow but not wrong.
-    let number = getrandom::u32().unwrap_or(u32::MAX / 2);
-    f64::from(number) / (f64::from(u32::MAX) + 1.0)
+    fastrand::f64()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The heart of Fencepost: names, clock, fences, errors, the lease machine and the contract of a store. It knows no store but the memory store.
+//! The heart of Fencepost: names, clock, fences, errors, the lease machine and the contract of a store. It knows no
+//! store but the memory store.
 //!
 //! Most people use the crate `fencepost`, which adds the guards, the stores and `Locks::open`.
 

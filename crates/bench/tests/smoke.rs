@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::Locks;
 use fencepost_bench::{Outcome, Plan, Report, Work};
-use fencepost_conformance::servers::RedisServer;
+use fencepost_servers::RedisServer;
 
 fn small(url: impl Into<String>) -> Plan {
     let total = Duration::from_millis(600);

@@ -1,8 +1,7 @@
 //! Where a store under test lives, and what can be done to it from outside.
 
 use fencepost_core::{capabilities::Capabilities, name::LockName, name::Namespace, store::BoxFuture};
-
-use crate::network::Network;
+use fencepost_servers::Network;
 
 /// Whether a rule applies to a site. A broken rule panics.
 pub type Verdict<T = ()> = Result<T, DoesNotApply>;

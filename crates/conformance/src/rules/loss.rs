@@ -8,11 +8,11 @@ use fencepost_core::{
     claim::LossReason,
     clock::{BootClock, Clock, sleep},
 };
+use fencepost_servers::Weather;
 
 use crate::{
     clocks::JumpingClock,
     holder::Holder,
-    network::Weather,
     site::{Site, Tampering, Verdict},
     steps::{
         LONG, SHORT, SOON, acquired, eventually, expires, is_busy, locks, locks_at, locks_on, ms, name, nothing_left,

@@ -7,9 +7,9 @@ use fencepost_core::{
     claim::{Claimed, Forced, LossReason, Patience, Release, Renewal},
     error::Applied,
 };
+use fencepost_servers::Weather;
 
 use crate::{
-    network::Weather,
     site::{Site, Verdict},
     steps::{
         LONG, SHORT, SOON, acquired, claim, eventually, expires, granted, is_busy, locks, locks_at, ms, name,

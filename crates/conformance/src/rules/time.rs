@@ -9,10 +9,10 @@ use fencepost_core::{
     limits::Ttl,
     machine::drift_allowance,
 };
+use fencepost_servers::Weather;
 
 use crate::{
     clocks::JumpingClock,
-    network::Weather,
     site::{Site, Verdict},
     steps::{
         EfficientLease, LONG, SHORT, SOON, acquired, claim, eventually, expires, granted, is_busy, locks, locks_at,

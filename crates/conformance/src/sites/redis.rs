@@ -1,10 +1,7 @@
 use fencepost_core::{capabilities::Capabilities, name::LockName, store::BoxFuture};
+use fencepost_servers::{Network, RedisServer, Reply};
 
-use crate::{
-    network::Network,
-    servers::{RedisServer, Reply},
-    site::{DoesNotApply, Server, Site, Tampering, Verdict},
-};
+use crate::site::{DoesNotApply, Server, Site, Tampering, Verdict};
 
 /// A Redis server of its own, and a network in front of it for those who ask for one.
 #[derive(Debug)]

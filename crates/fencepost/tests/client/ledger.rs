@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use fencepost_conformance::servers::RedisServer;
+use fencepost_servers::RedisServer;
 use serde_json::Value;
 
 /// The result of the example, whose exit code must be 0.

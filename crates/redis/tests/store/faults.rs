@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use fencepost_conformance::servers::RedisServer;
 use fencepost_core::{
     claim::{Claimed, Forced, Patience, Release, Renewal},
     clock::{BootClock, Clock},
     error::{Applied, ErrorKind},
     store::Store,
 };
+use fencepost_servers::RedisServer;
 
 use super::{Administered, SOON, claim, client, ms, name, open, queue, release, take, within};
 

@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost_conformance::servers::RedisServer;
 use fencepost_core::{
     claim::{Claim, Claimed, Holding, Patience, Release},
     clock::{BootClock, Clock},
@@ -11,6 +10,7 @@ use fencepost_core::{
     store::Store,
 };
 use fencepost_redis::RedisStore;
+use fencepost_servers::RedisServer;
 use redis::aio::MultiplexedConnection;
 
 use super::{claim, client};

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost_conformance::servers::RedisServer;
 use fencepost_core::{
     claim::{Claim, Claimed, Forced, Holding, LossReason, Mode, Patience, Release, Renewal, Want},
     clock::{BootClock, sleep},
@@ -12,6 +11,7 @@ use fencepost_core::{
     store::{LossReporter, Store},
 };
 use fencepost_redis::RedisStore;
+use fencepost_servers::RedisServer;
 
 use super::{Administered, SOON, claim, client, ms, name, queue, release, take, within};
 

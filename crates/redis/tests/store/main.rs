@@ -12,7 +12,6 @@ mod tls;
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost_conformance::servers::{RedisServer, Reply};
 use fencepost_core::{
     claim::{Claim, Claimant, Claimed, Grant, Holding, Patience, Release},
     clock::{BootClock, Clock, sleep},
@@ -24,6 +23,7 @@ use fencepost_core::{
     url::StoreUrl,
 };
 use fencepost_redis::{RedisConfig, RedisStore};
+use fencepost_servers::{RedisServer, Reply};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than any hand-over on a loaded machine.

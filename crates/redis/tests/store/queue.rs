@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost_conformance::servers::RedisServer;
 use fencepost_core::{
     claim::{Claimed, Patience, Release, Renewal},
     clock::{BootClock, Clock, sleep},
     store::Store,
 };
+use fencepost_servers::RedisServer;
 use tokio::task::JoinHandle;
 
 use super::{Administered, SOON, claim, client, eventually, ms, name, queue, release, take, within};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use fencepost_conformance::servers::RedisServer;
 use fencepost_core::{
     claim::{Forced, Patience, Release, Renewal},
     error::{Applied, ErrorKind},
     store::Store,
 };
+use fencepost_servers::RedisServer;
 
 use super::{Administered, SOON, claim, ms, name, open, queue, release, take, within};
 

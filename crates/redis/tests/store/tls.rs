@@ -2,8 +2,8 @@
 
 use std::{net::TcpListener, path::Path, process::Command, time::Duration};
 
-use fencepost_conformance::servers::RedisServer;
 use fencepost_core::error::{Applied, ErrorKind};
+use fencepost_servers::RedisServer;
 
 use super::{SOON, claim, open, queue, release, take, within};
 

@@ -35,7 +35,8 @@ fn main() -> ExitCode {
 /// The number of survivors.
 fn run() -> Result<usize, String> {
     let only = std::env::args().nth(1).unwrap_or_default();
-    let wanted: Vec<&Bug> = BUGS.iter().filter(|bug| bug.name.contains(&only) || bug.rule.contains(&only)).collect();
+    let wanted: Vec<&Bug> =
+        BUGS.iter().copied().flatten().filter(|bug| bug.name.contains(&only) || bug.rule.contains(&only)).collect();
     let tree = Tree::copied()?;
     for bug in &wanted {
         tree.check(bug)?;

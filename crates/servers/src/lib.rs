@@ -1,0 +1,10 @@
+//! Real servers under control: on free ports of the loopback interface, in temporary directories, ended by their
+//! process id when dropped. And a network in front of them that can be disturbed.
+//!
+//! Tests, benchmarks and the fault laboratory share these; nothing here knows a lock.
+
+mod network;
+mod redis;
+
+pub use network::{Network, Weather};
+pub use redis::{RedisServer, Reply};

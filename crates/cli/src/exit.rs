@@ -119,7 +119,7 @@ impl From<Error> for Ending {
             ErrorKind::InvalidInput => ("usage", USAGE),
             ErrorKind::Unavailable | ErrorKind::LateGrant => ("unavailable", UNAVAILABLE),
             ErrorKind::PermissionDenied => ("permission_denied", PERMISSION),
-            ErrorKind::Unsupported | ErrorKind::Misconfigured => ("unsupported", UNSUPPORTED),
+            ErrorKind::Unsupported | ErrorKind::Misconfigured | ErrorKind::Mismatch => ("unsupported", UNSUPPORTED),
             ErrorKind::Lost(_) => ("lost", LOST),
             _ => ("failed", INTERNAL),
         };

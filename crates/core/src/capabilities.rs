@@ -73,6 +73,6 @@ pub struct Capabilities {
     pub shared: bool,
     /// Whether permits are possible.
     pub permits: bool,
-    /// Whether several locks can be claimed in one step.
+    /// Whether several locks can be claimed in one step; where not, they are claimed one after the other.
     pub several: bool,
 }

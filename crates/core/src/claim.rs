@@ -7,18 +7,23 @@ use serde::{Deserialize, Serialize};
 use crate::{clock::Sent, fence::Fence, limits::Ttl, name::LockName, owner::Owner};
 
 /// How a lock is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+///
+/// A name that is in use as a lock (exclusive or shared) is refused as a semaphore and the other way round, as is a
+/// semaphore with another limit: [`ErrorKind::Mismatch`](crate::error::ErrorKind::Mismatch). It is in use for as
+/// long as anybody holds or waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One holder, nobody beside it.
+    #[default]
     Exclusive,
     /// Any number of shared holders, no exclusive one.
     Shared,
-    /// `count` of the `of` permits that the lock has.
+    /// `count` of the `of` permits that the semaphore has.
     Permits {
-        /// Permits wanted by this claim.
+        /// Permits wanted by this claim, all or none.
         count: u32,
-        /// Permits there are; stored with the first claim, a differing number is refused.
+        /// Permits there are.
         of: u32,
     },
 }
@@ -145,15 +150,25 @@ pub enum Claimed {
 
 /// A grant as the store answered it. What may be believed of it, and until when, is decided by the
 /// [lease machine](crate::machine).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The instant before the request that granted it was sent (T1).
     pub counted_from: Sent,
     /// The TTL the store granted, which may differ from the one asked for; `None` where grants do
     /// not expire.
     pub ttl: Option<Duration>,
-    /// The fence, issued by the very step that granted (F2), where the store issues any.
+    /// The fence, issued by the very step that granted (F2), where the store issues any. A reader carries that of
+    /// the last writer and never advances it; of permits, it is the fence of each slot that the grant has (F3).
     pub fence: Option<Fence>,
+    /// The slots of the permits, counted from 0, ascending; empty unless permits were claimed.
+    pub slots: Arc<[u32]>,
+}
+
+impl Grant {
+    /// A grant of a lock, without slots.
+    pub fn new(counted_from: Sent, ttl: Option<Duration>, fence: Option<Fence>) -> Self {
+        Self { counted_from, ttl, fence, slots: Arc::default() }
+    }
 }
 
 /// A store's answer to a renewal.
@@ -232,6 +247,11 @@ pub struct Holder {
     /// The owner value; left out of every output.
     #[serde(skip)]
     pub owner: Option<Owner>,
+    /// How it is held.
+    pub mode: Mode,
+    /// The slots of its permits.
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub slots: Box<[u32]>,
     /// The fence of the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
@@ -248,6 +268,8 @@ pub struct Holder {
 pub struct Waiter {
     /// Who, for people.
     pub claimant: Claimant,
+    /// How it is wanted.
+    pub mode: Mode,
     /// When it came: milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_unix_ms: Option<u64>,
@@ -259,7 +281,7 @@ pub struct LockState {
     /// The lock.
     #[serde(serialize_with = "as_text")]
     pub name: LockName,
-    /// Its holders; at most one for an exclusive lock.
+    /// Its holders; at most one that holds it exclusively.
     pub holders: Vec<Holder>,
     /// Its waiters, first come first.
     pub waiters: Vec<Waiter>,

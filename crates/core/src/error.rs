@@ -35,6 +35,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// Something that is not ours lies where our record should be.
     ForeignValue,
+    /// The name is in use as another kind of lock, or as a semaphore with another limit.
+    Mismatch,
     /// What we stored cannot be read back; going on could repeat a fence.
     Corrupt,
     /// The store cannot give what was asked, by its nature.
@@ -89,6 +91,8 @@ pub enum Operation {
     Inspect,
     /// Breaking a lock by force.
     Force,
+    /// Reading or changing a cell.
+    Update,
     /// Running the caller's work under the lease.
     Run,
 }
@@ -219,6 +223,7 @@ impl fmt::Display for Operation {
             Operation::Release => "release",
             Operation::Inspect => "listing",
             Operation::Force => "break",
+            Operation::Update => "update",
             Operation::Run => "work",
         })
     }

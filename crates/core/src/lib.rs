@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod capabilities;
+pub mod cells;
 pub mod claim;
 pub mod clock;
 pub mod error;

@@ -214,7 +214,7 @@ impl MemoryStore {
     }
 
     fn grant(&self, claim: &Claim, counted_from: Sent, fence: Option<Fence>) -> Grant {
-        Grant { counted_from, ttl: Some(claim.ttl.get()), fence }
+        Grant::new(counted_from, Some(claim.ttl.get()), fence)
     }
 }
 

@@ -6,8 +6,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     capabilities::Capabilities,
+    cells::Cells,
     claim::{Claim, Claimed, Forced, Grant, Holding, LockState, LossReason, Patience, Release, Renewal},
-    error::Error,
+    error::{Error, ErrorKind, Operation},
     fence::Fence,
     name::LockName,
     owner::Owner,
@@ -33,7 +34,6 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   own limit for one call, a few seconds by default. Only [`turn`](Store::turn) waits for as long as others hold.
 /// - **Names (C3)** never collide with each other or with keys that are not ours.
 ///
-/// [`ErrorKind::Unavailable`]: crate::error::ErrorKind::Unavailable
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The facts about this store.
     fn capabilities(&self) -> &Capabilities;
@@ -63,6 +63,33 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// held with that fence.
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>>;
 
+    /// Turns a writer into a reader without a gap: the exclusive grant of `claim`'s owner becomes a shared one with
+    /// the same fence and a fresh TTL, and the readers that wait next may come in beside it. `claim` has the exclusive
+    /// wants; from the answer on the grant is renewed and released as the shared one. A repeat answers as the first.
+    ///
+    /// Stores whose capabilities say `shared` implement it.
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        let refused = unsupported(self.capabilities(), "shared locks", claim.name());
+        Box::pin(std::future::ready(Err(refused)))
+    }
+
+    /// Sets how many permits a semaphore that is in use has. Nobody loses a permit by it: with fewer permits than are
+    /// held, new ones are granted when enough have come back. Waiters that want more than there are get
+    /// [`ErrorKind::Mismatch`] at their next claim. Answers the former limit; `None` when nobody holds or waits, and
+    /// then nothing is changed, since the next claim sets the limit.
+    ///
+    /// Stores whose capabilities say `permits` implement it.
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        let _ = of;
+        let refused = unsupported(self.capabilities(), "permits", name);
+        Box::pin(std::future::ready(Err(refused)))
+    }
+
+    /// The cells beside the locks, where the store keeps any.
+    fn cells(&self) -> Option<&dyn Cells> {
+        None
+    }
+
     /// Where to report losses that the store hears of by itself (L4). Called once, before any claim.
     fn report_losses(&self, to: LossReporter);
 
@@ -76,6 +103,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Ends connections and background work. Grants are not given back by it.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+fn unsupported(store: &Capabilities, what: &str, name: &LockName) -> Error {
+    Error::new(ErrorKind::Unsupported, Operation::Claim, format!("{} has no {what}", store.store))
+        .not_applied()
+        .on_lock(name)
+        .in_store(store.store)
 }
 
 /// Carries losses from a store to the client.

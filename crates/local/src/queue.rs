@@ -15,7 +15,7 @@ use std::{
 };
 
 use fencepost_core::{
-    claim::{Claimant, Waiter},
+    claim::{self, Claimant, Waiter},
     name::LockName,
     owner::Owner,
 };
@@ -151,7 +151,7 @@ pub(crate) fn waiters(queue: &Path) -> Outcome<Vec<(LockName, Waiter)>> {
         let Ok(written) = serde_json::from_slice::<Written>(&text) else { continue };
         let Ok(name) = LockName::new(written.name) else { continue };
         let since_unix_ms = Some(written.since_unix_ms);
-        waiters.push((name, Waiter { claimant: written.claimant, since_unix_ms }));
+        waiters.push((name, Waiter { claimant: written.claimant, mode: claim::Mode::Exclusive, since_unix_ms }));
     }
     Ok(waiters)
 }

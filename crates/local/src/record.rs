@@ -184,7 +184,7 @@ pub(crate) fn holder(bytes: &[u8]) -> Option<Holder> {
         owner: Some(last.owner),
         fence: Fence::new(last.fence),
         since_unix_ms: Some(last.since_unix_ms),
-        expires_in: None,
+        ..Holder::default()
     })
 }
 

@@ -200,7 +200,7 @@ impl Shared {
         // A repeated claim answers as the first one did.
         let (grant, number) = {
             let state = self.state();
-            let grant = state.held.get(claim.owner()).map(|held| held.grant);
+            let grant = state.held.get(claim.owner()).map(|held| held.grant.clone());
             (grant, state.waiting.get(claim.owner()).map(|ticket| ticket.number))
         };
         if let Some(grant) = grant {
@@ -243,8 +243,8 @@ impl Shared {
                     return Ok(Attempt::Refused(Busy { holder: None, ahead }));
                 }
                 Tried::Taken { fence, inode, .. } => {
-                    let grant = Grant { counted_from: sent, ttl: None, fence: Some(fence) };
-                    self.hold(claim, place, lock, inode, grant, removals);
+                    let grant = Grant::new(sent, None, Some(fence));
+                    self.hold(claim, place, lock, inode, grant.clone(), removals);
                     return Ok(Attempt::Granted(grant));
                 }
             }
@@ -287,7 +287,7 @@ impl Shared {
         let ticket = {
             let mut state = self.state();
             let ticket = state.waiting.remove(claim.owner())?;
-            self.enter(&mut state, claim, Held::new(place, lock, inode, grant), removals);
+            self.enter(&mut state, claim, Held::new(place, lock, inode, grant.clone()), removals);
             ticket
         };
         // Its going wakes the next waiter, who then watches the lock.
@@ -401,7 +401,7 @@ impl Shared {
     }
 
     pub(crate) fn granted(&self, owner: &Owner) -> Option<Grant> {
-        self.state().held.get(owner).map(|held| held.grant)
+        self.state().held.get(owner).map(|held| held.grant.clone())
     }
 
     pub(crate) fn refuse_when_closed(&self, operation: Operation, name: &LockName) -> Result<(), Error> {

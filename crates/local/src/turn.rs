@@ -98,7 +98,7 @@ async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<
                 Tried::Held => {}
                 Tried::Stale => return Ok(None),
                 Tried::Taken { fence, inode, .. } => {
-                    let grant = Grant { counted_from: sent, ttl: None, fence: Some(fence) };
+                    let grant = Grant::new(sent, None, Some(fence));
                     return Ok(shared.hold_from_queue(claim, place, lock, inode, grant, removals));
                 }
             }

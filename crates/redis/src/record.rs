@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencepost_core::{
-    claim::{Claimant, Holder, Waiter},
+    claim::{Claimant, Holder, Mode, Waiter},
     limits::Ttl,
     owner::Owner,
 };
@@ -105,6 +105,7 @@ impl<'a> LockRecord<'a> {
             fence: None,
             since_unix_ms: Some(self.since_unix_ms),
             expires_in: left,
+            ..Holder::default()
         }
     }
 }
@@ -125,7 +126,7 @@ impl<'a> WaiterRecord<'a> {
     }
 
     pub(crate) fn waiter(&self) -> Waiter {
-        Waiter { claimant: claimant(self.json), since_unix_ms: Some(self.since_unix_ms) }
+        Waiter { claimant: claimant(self.json), mode: Mode::Exclusive, since_unix_ms: Some(self.since_unix_ms) }
     }
 }
 

@@ -146,7 +146,7 @@ impl RedisStore {
     fn granted(&self, claim: &Claim, counted_from: Sent) -> Grant {
         // A holder listens as well, so that it hears at once when its lock is broken (L4).
         self.room.open();
-        Grant { counted_from, ttl: Some(claim.ttl.get()), fence: None }
+        Grant::new(counted_from, Some(claim.ttl.get()), None)
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
@@ -178,7 +178,7 @@ impl RedisStore {
         loop {
             match self.extend(&[claim]).await.pop() {
                 Some(Ok(Renewal::Renewed { counted_from, ttl })) => {
-                    return Ok(Some(Grant { counted_from, ttl: Some(ttl), fence: None }));
+                    return Ok(Some(Grant::new(counted_from, Some(ttl), None)));
                 }
                 Some(Ok(Renewal::Lost(_))) | None => return Ok(None),
                 Some(Err(error)) if tries >= 3 || error.kind() != ErrorKind::Unavailable => return Err(error),

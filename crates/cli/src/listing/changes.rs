@@ -70,7 +70,9 @@ mod tests {
 
     fn state(holders: Vec<Holder>, waiters: Vec<u32>) -> LockState {
         let waiters = waiters.into_iter().map(|pid| Claimant { pid, ..Claimant::default() });
-        let waiters = waiters.map(|claimant| Waiter { claimant, since_unix_ms: None }).collect();
+        let waiters = waiters
+            .map(|claimant| Waiter { claimant, mode: fencepost::claim::Mode::Exclusive, since_unix_ms: None })
+            .collect();
         LockState { name: LockName::new("a").unwrap(), holders, waiters }
     }
 

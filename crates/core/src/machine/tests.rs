@@ -11,7 +11,7 @@ fn at(millis: u64) -> Moment {
 }
 
 fn grant(sent: u64) -> Grant {
-    Grant { counted_from: Sent::at(at(sent)), ttl: Some(TTL), fence: None }
+    Grant::new(Sent::at(at(sent)), Some(TTL), None)
 }
 
 fn renewed(sent: u64) -> Event {

@@ -329,6 +329,8 @@ fn party(claim: &Claim, since_unix_ms: u64, client: &Arc<Client>) -> Party {
 fn shown(now: Moment, hold: &Hold) -> Holder {
     Holder {
         claimant: (*hold.party.claimant).clone(),
+        mode: Mode::Exclusive,
+        slots: Box::default(),
         owner: Some(hold.party.holding.owner),
         fence: hold.fence,
         since_unix_ms: Some(hold.party.since_unix_ms),
@@ -337,5 +339,9 @@ fn shown(now: Moment, hold: &Hold) -> Holder {
 }
 
 fn as_waiter(queued: &Queued) -> Waiter {
-    Waiter { claimant: (*queued.party.claimant).clone(), since_unix_ms: Some(queued.party.since_unix_ms) }
+    Waiter {
+        claimant: (*queued.party.claimant).clone(),
+        mode: Mode::Exclusive,
+        since_unix_ms: Some(queued.party.since_unix_ms),
+    }
 }

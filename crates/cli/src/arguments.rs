@@ -38,7 +38,7 @@ pub(crate) struct Global {
     /// The prefix that keeps one application's locks apart from another's
     #[arg(long, env = "FENCEPOST_NAMESPACE", value_parser = namespace, default_value = "fencepost", global = true)]
     pub(crate) namespace: Namespace,
-    /// Tell programs: listings as JSON on stdout, and how it ended as a last line of JSON on stderr
+    /// Tell programs: what is asked for as JSON on stdout; else, and after a failure, one last line of JSON on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Tell people nothing; the exit code says it

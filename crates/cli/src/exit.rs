@@ -38,7 +38,7 @@ Exit codes:
   127  the command was not found
   128+n  ended by signal n; any other code of run is the command's own";
 
-/// How a verb ended. With `--json` it is the last line on stderr.
+/// How a verb ended. With `--json` it is the last line on stderr, unless the answer stands on stdout already.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ending {
     /// One word for it.
@@ -53,12 +53,20 @@ pub(crate) struct Ending {
     /// The line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<String>,
+    /// Whether the answer is on stdout, and says it all.
+    #[serde(skip)]
+    pub(crate) answered: bool,
 }
 
 impl Ending {
     /// It went as wished.
     pub(crate) fn done() -> Self {
         Self::coded("done", 0)
+    }
+
+    /// It went as wished, and the answer is on stdout.
+    pub(crate) fn answered() -> Self {
+        Self { answered: true, ..Self::done() }
     }
 
     /// One word and an exit code, nothing to say.
@@ -105,7 +113,7 @@ impl Ending {
         if let Some(message) = self.message.as_ref().filter(|_| !quiet || self.exit_code == USAGE) {
             say(message);
         }
-        if json {
+        if json && !self.answered {
             let line = serde_json::to_string(self).unwrap_or_default();
             write_line(&line);
         }

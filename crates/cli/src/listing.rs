@@ -88,7 +88,7 @@ pub(crate) fn watch(global: &Global, name: &LockName) -> Ending {
             for change in changes::between(&seen, &now) {
                 let line = if global.json { to_json(&change) } else { change.to_string() };
                 if !crate::write(&format!("{line}\n"))? {
-                    return Ok(Ending::done());
+                    return Ok(Ending::answered());
                 }
             }
             seen = now;

@@ -68,7 +68,7 @@ fn carry_out(arguments: Arguments) -> Ending {
 
 /// Writes to stdout. A reader that went away is no failure, a full disk is.
 fn print(text: &str) -> Ending {
-    write(text).map_or_else(|ending| ending, |_| Ending::done())
+    write(text).map_or_else(|ending| ending, |_| Ending::answered())
 }
 
 /// Writes to stdout; answers whether anybody still reads.

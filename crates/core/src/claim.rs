@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::Sent, fence::Fence, limits::Ttl, name::LockName, owner::Owner};
+use crate::{clock::Sent, fence::Fence, limits::Ttl, name::LockName, owner::Owner, user};
 
 /// How a lock is wanted.
 ///
@@ -100,7 +100,7 @@ pub struct Claimant {
     pub host: String,
     /// The process.
     pub pid: u32,
-    /// The user's name or number.
+    /// The user's name, or the number where no name is known.
     pub user: String,
     /// `KEY=VALUE` pairs the caller attached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -111,11 +111,10 @@ impl Claimant {
     /// This process on this host, without labels.
     pub fn here() -> Self {
         let uname = rustix::system::uname();
-        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
         Self {
             host: uname.nodename().to_string_lossy().into_owned(),
             pid: std::process::id(),
-            user: user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string()),
+            user: user::name().to_owned(),
             labels: Vec::new(),
         }
     }

@@ -19,3 +19,4 @@ pub mod purpose;
 pub mod scheme;
 pub mod store;
 pub mod url;
+mod user;

@@ -1,7 +1,9 @@
+use std::process::{Command, Stdio};
+
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::World;
+use crate::world::{Running, World, finish};
 
 #[test]
 fn holders_and_waiters_are_listed_without_the_owner_value() {
@@ -28,6 +30,41 @@ fn holders_and_waiters_are_listed_without_the_owner_value() {
     assert_eq!((holder.ended().code, waiter.ended().code), (143, 0));
     let free = world.finish(&["who", "a/b"]);
     assert_eq!((free.code, free.stderr.as_str()), (0, "fencepost: a/b is free\n"));
+}
+
+/// Issue 2: a second value on stderr is one too many for whoever reads both streams as one.
+#[test]
+fn a_listing_for_programs_is_one_value_on_stdout_and_nothing_on_stderr() {
+    let world = World::new();
+    let mut holder = world.run(&[], "a", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    for listing in [&["ls", "--json"][..], &["who", "--json", "a"], &["who", "--json", "b"]] {
+        let finished = world.finish(listing);
+        assert_eq!((finished.code, finished.stderr.as_str()), (0, ""), "{listing:?}");
+        assert_eq!(finished.stdout.lines().count(), 1, "{listing:?}");
+        serde_json::from_str::<Value>(&finished.stdout).unwrap();
+    }
+    let failed = World::on("carrier-pigeon:x".into()).finish(&["ls", "--json"]);
+    assert_eq!((failed.stdout.as_str(), &failed.ending()["outcome"]), ("", &"usage".into()));
+    holder.signal(Signal::TERM);
+    holder.ended();
+}
+
+/// Cron sets no USER, and a USER can say anything.
+#[test]
+fn a_holder_is_shown_by_its_users_name_whatever_the_environment_says() {
+    let world = World::new();
+    let name = finish(Command::new("id").arg("-un").stdout(Stdio::piped())).stdout;
+    for user in [None, Some(""), Some("somebody-else")] {
+        let mut command = world.command(&["run", "a", "--", "sh", "-c", "echo held; read x; :"]);
+        command.env_remove("LOGNAME").env_remove("USER").stdin(Stdio::piped());
+        user.map(|user| command.env("USER", user));
+        let mut holder = Running::of(&mut command);
+        assert_eq!(holder.line(), "held");
+        assert_eq!(world.who("a")["holders"][0]["user"], name.trim(), "{user:?}");
+        holder.signal(Signal::TERM);
+        holder.ended();
+    }
 }
 
 /// F4 and case 30: a forced lock's fence does not go back.

@@ -54,7 +54,8 @@ pub(crate) enum Verb {
     /// Run a command while holding a lock
     ///
     /// The command gets FENCEPOST_LOCK, FENCEPOST_OWNER and, where the store issues one, FENCEPOST_FENCE in its
-    /// environment. Signals sent to this process reach its process group. When the lease is in danger it is asked to end
+    /// environment, and FENCEPOST_STORE and FENCEPOST_NAMESPACE, so that a fencepost inside it works on the same store. A
+    /// URL with a password in it is not passed on. Signals sent to this process reach its process group. When the lease is in danger it is asked to end
     /// (TERM) and killed before the lease can pass on, with everything it started. What it leaves running when it ends
     /// may finish for one --grace, is then ended the same way, and the lock is held until nothing is left.
     ///

@@ -19,7 +19,7 @@ use std::{
 };
 
 use fencepost::{
-    LockName,
+    LockName, Namespace,
     clock::{BootClock, Clock, Moment},
 };
 use nix::sys::signalfd::SignalFd;
@@ -43,6 +43,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: LockName,
+    /// The store's URL, or what stands for it when it holds a secret.
+    pub(crate) store: String,
+    pub(crate) namespace: Namespace,
     pub(crate) command: Vec<OsString>,
     pub(crate) on_lost: OnLost,
     pub(crate) grace: Duration,
@@ -116,14 +119,16 @@ fn spawn(job: &Job, start: &Start) -> io::Result<Pid> {
 
 fn prepared(program: OsString, job: &Job, start: &Start) -> Command {
     let mut command = Command::new(program);
-    command.process_group(0).env("FENCEPOST_LOCK", job.name.as_str()).env("FENCEPOST_OWNER", &start.owner);
+    command.process_group(0);
+    // All that it takes to name the grant. A `fencepost` in the command uses the same store and namespace, however this
+    // one was told of them, unless it is told otherwise itself.
+    command.env("FENCEPOST_STORE", &job.store).env("FENCEPOST_NAMESPACE", job.namespace.as_str());
+    command.env("FENCEPOST_LOCK", job.name.as_str()).env("FENCEPOST_OWNER", &start.owner);
     match start.fence {
         Some(fence) => command.env("FENCEPOST_FENCE", fence.to_string()),
         // An outer `fencepost run` may have set it for another lock.
         None => command.env_remove("FENCEPOST_FENCE"),
     };
-    // The store's URL may hold a password.
-    command.env_remove("FENCEPOST_STORE");
     fork::start_unblocked(&mut command);
     command
 }

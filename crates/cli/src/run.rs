@@ -6,6 +6,7 @@ use fencepost::{
     Attempt, Lease, Locks, Ttl,
     claim::LossReason,
     clock::{self, BootClock, Clock, Moment},
+    url::StoreUrl,
 };
 use rustix::process::{Pid, Signal};
 
@@ -24,7 +25,18 @@ use crate::{
 /// Carries the verb out.
 pub(crate) fn run(global: &Global, run: Run) -> Ending {
     let patience = Patience::begin(run.taking.wait);
-    let job = Job { name: run.name.clone(), command: run.command.clone(), on_lost: run.on_lost, grace: run.grace() };
+    let store = match global.store() {
+        Ok(store) => StoreUrl::passed_on(&store),
+        Err(line) => return Ending::usage(line),
+    };
+    let job = Job {
+        name: run.name.clone(),
+        store,
+        namespace: global.namespace.clone(),
+        command: run.command.clone(),
+        on_lost: run.on_lost,
+        grace: run.grace(),
+    };
     let (line, held) = match fork_guardian(&job) {
         Ok(forked) => forked,
         Err(error) => return Ending::internal(format!("cannot start the guardian: {error}")),

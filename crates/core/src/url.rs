@@ -20,16 +20,25 @@ pub struct StoreUrl {
     options: BTreeMap<String, String>,
 }
 
+/// Stands before what is left of a URL once its secrets are taken out. No store answers to it.
+const WITHHELD: &str = "withheld";
+
+/// What options that hold a secret have in their names. A store that adds one keeps to it.
+const SECRET: [&str; 5] = ["pass", "secret", "token", "auth", "credential"];
+
 impl StoreUrl {
     /// Takes a URL apart.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`], with a message that does not repeat the URL, since it may hold a
-    /// password.
+    /// password; [`ErrorKind::Misconfigured`] for what [`passed_on`](StoreUrl::passed_on) made of one that does.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let (scheme, rest) = text
             .split_once(':')
             .ok_or_else(|| invalid("a store URL starts with a scheme, as in `file:/var/lock/app`"))?;
+        if scheme == WITHHELD {
+            return Err(withheld(rest));
+        }
         if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+') {
             return Err(invalid("the URL's scheme holds a character that no scheme has"));
         }
@@ -54,6 +63,24 @@ impl StoreUrl {
             path: decoded(path)?,
             options: options(query)?,
         })
+    }
+
+    /// What another program may be told of the URL `text`, in its environment for instance: all of it, or, where it
+    /// holds a secret, a text that is refused with the reason. So whoever is told either uses the same store or
+    /// none.
+    pub fn passed_on(text: &str) -> String {
+        match Self::parse(text) {
+            Ok(url) if !url.holds_secret() => text.to_owned(),
+            Ok(url) => format!("{WITHHELD}:{url}"),
+            // What cannot be read may hold anything.
+            Err(_) => format!("{WITHHELD}:"),
+        }
+    }
+
+    /// Whether a secret stands in the URL itself, and not in a file that it names.
+    fn holds_secret(&self) -> bool {
+        let secret = |option: &str| SECRET.iter().any(|part| option.contains(part)) && !option.ends_with("file");
+        self.password.is_some() || self.options.keys().any(|option| secret(&option.to_ascii_lowercase()))
     }
 
     /// The scheme, in lower case.
@@ -174,6 +201,13 @@ fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
+fn withheld(rest: &str) -> Error {
+    let said = format!("the URL of the store {rest} holds a password, and was therefore not passed on to this program");
+    Error::new(ErrorKind::Misconfigured, Operation::Parse, said).not_applied().advise(
+        "put the password into a file and name that in the URL, as in `?password_file=/path`; that is passed on",
+    )
+}
+
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, Operation::Parse, message).not_applied()
 }
@@ -218,6 +252,27 @@ mod tests {
             assert!(!StoreUrl::parse(bad).unwrap_err().to_string().contains("hunter2"));
         }
         assert!(StoreUrl::parse("redis://h?nope=1").unwrap().finish("timeout").is_err());
+    }
+
+    #[test]
+    fn what_is_passed_on_is_the_same_store_or_none_and_never_a_secret() {
+        for whole in ["file:/a%20b?network=yes", "redis://h1,h2/3?password_file=/p&key=/k", "postgres://app@h/db"] {
+            assert_eq!(StoreUrl::passed_on(whole), whole);
+        }
+        for secret in
+            ["redis://:hunter2@h:1/3", "rediss://bob:hunter2@h:1/3?ca=/c", "redis://h:1/3?Key%5FPassword=hunter2"]
+        {
+            let told = StoreUrl::passed_on(secret);
+            assert!(told.starts_with("withheld:redis") && told.ends_with("://h:1/3"), "{told}");
+            let refused = StoreUrl::parse(&told).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Misconfigured);
+            assert!(
+                refused.to_string().contains("redis") && refused.to_string().contains("password_file"),
+                "{refused}"
+            );
+            assert_eq!(StoreUrl::passed_on(&told), "withheld:", "not even what looks like a store");
+        }
+        assert_eq!(StoreUrl::passed_on("hunter2"), "withheld:");
     }
 
     #[test]

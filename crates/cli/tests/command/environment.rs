@@ -6,17 +6,32 @@ use std::{
 use crate::world::{Running, World, finish};
 
 #[test]
-fn the_command_learns_its_lock_owner_and_fence_and_never_the_store() {
+fn the_command_learns_its_lock_owner_and_fence() {
     let world = World::new();
-    let script = "echo $FENCEPOST_LOCK; echo $FENCEPOST_OWNER; echo $FENCEPOST_FENCE; env";
+    let script = "echo $FENCEPOST_LOCK; echo $FENCEPOST_OWNER; echo $FENCEPOST_FENCE";
     let finished = world.run(&["--json"], "orders/1001", script).ended();
     let lines: Vec<_> = finished.stdout.lines().collect();
     assert_eq!(lines[0], "orders/1001");
     assert!(lines[1].len() == 40 && lines[1].bytes().all(|b| b.is_ascii_hexdigit()), "{}", lines[1]);
     assert_eq!(lines[2], finished.ending()["fence"].to_string());
-    assert!(!finished.stdout.contains("FENCEPOST_STORE") && !finished.stdout.contains(&world.store));
     // Whoever knows the owner value can release the lock: it shows only where it was asked for.
     assert!(!finished.stderr.contains(lines[1]));
+}
+
+/// A nested call that looks elsewhere finds every lock free. So it looks where the lock is held, whether that was said by
+/// the variable, on the command line, or not at all.
+#[test]
+fn a_fencepost_inside_the_command_uses_the_same_store_and_namespace() {
+    let (world, elsewhere) = (World::new(), World::new());
+    let nested = format!("{0} check a; echo $?; {0} run --wait 0s a -- true; echo $?", env!("CARGO_BIN_EXE_fencepost"));
+    let ways: [&[&str]; 3] = [&[], &["--store", &elsewhere.store], &["--namespace", "other"]];
+    for way in ways {
+        let finished = world.run(way, "a", &nested).ended();
+        assert_eq!(finished.stdout, "0\n75\n", "{way:?}: {}", finished.stderr);
+    }
+    let mut command = world.command(&["run", "a", "--", "sh", "-c", &nested]);
+    command.env_remove("FENCEPOST_STORE").env("XDG_STATE_HOME", elsewhere.directory.path());
+    assert_eq!(finish(&mut command).stdout, "0\n75\n");
 }
 
 /// Case 42 (consul's -pass-stdin): a pipe stays a pipe.

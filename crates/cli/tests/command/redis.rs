@@ -141,6 +141,30 @@ fn a_wrong_password_is_permission_refused_and_never_shown() {
     assert_eq!(World::on(format!("redis://:right@{address}")).finish(&["run", "a", "--", "true"]).code, 0);
 }
 
+/// Issue 2: a job that looked at another store than its own would find every lock free.
+#[test]
+fn a_url_with_a_password_reaches_no_command_and_a_fencepost_in_it_refuses_instead_of_looking_elsewhere() {
+    let server = Server::start(&["--requirepass", "hunter2"]);
+    let program = env!("CARGO_BIN_EXE_fencepost");
+    let script = format!("env; {program} run --wait 0s b -- echo in; echo code $?; {program} check a; echo code $?");
+    let secret = World::on(format!("redis://:hunter2@127.0.0.1:{}", server.port));
+    let finished = secret.run(&[], "a", &script).ended();
+    assert!(!finished.stdout.contains("hunter2") && !finished.stderr.contains("hunter2"), "{}", finished.stdout);
+    assert!(
+        finished.stdout.ends_with("\ncode 78\ncode 78\n") && !finished.stdout.contains("in\ncode"),
+        "{} {}",
+        finished.stdout,
+        finished.stderr
+    );
+    assert!(finished.stderr.contains("password_file"), "{}", finished.stderr);
+
+    let file = secret.directory.path().join("password");
+    std::fs::write(&file, "hunter2\n").unwrap();
+    let named = World::on(format!("redis://127.0.0.1:{}?password_file={}", server.port, file.display()));
+    let finished = named.run(&[], "a", &script).ended();
+    assert!(finished.stdout.ends_with("in\ncode 0\ncode 0\n"), "{} {}", finished.stdout, finished.stderr);
+}
+
 #[test]
 fn without_a_keeper_a_lock_lasts_for_its_ttl_unless_renewed() {
     let server = Server::start(&[]);

@@ -59,6 +59,15 @@ impl Holding {
         (!wants.is_empty()).then(|| Self { owner, wants: wants.into() })
     }
 
+    /// The same with every exclusive want a shared one, as after a downgrade.
+    pub fn shared(&self) -> Self {
+        let wants = self.wants.iter().map(|want| match want.mode {
+            Mode::Exclusive => Want { name: want.name.clone(), mode: Mode::Shared },
+            Mode::Shared | Mode::Permits { .. } => want.clone(),
+        });
+        Self { owner: self.owner, wants: wants.collect() }
+    }
+
     /// The locks, never none.
     pub fn wants(&self) -> &[Want] {
         &self.wants

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod name;
 pub mod owner;
 pub mod purpose;
+pub mod refusal;
 pub mod scheme;
 pub mod store;
 pub mod url;

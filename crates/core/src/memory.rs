@@ -8,6 +8,7 @@
 //! What it promises beyond the contract: first come, first served; a hand-over is an offer until the waiter has
 //! confirmed it, and lapses after [`CONFIRM_WITHIN`]; fences rise for as long as the space lives.
 
+mod cells;
 mod ledger;
 
 use std::{
@@ -19,17 +20,19 @@ use std::{
     time::Duration,
 };
 
-use ledger::{Ledger, Turn};
+use ledger::{Given, Ledger, Turn};
 
 use crate::{
     capabilities::{Capabilities, Class, FenceSource, FreedOnDeath, Order},
-    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, LossReason, Mode, Patience, Release, Renewal},
+    cells::Cells,
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, LossReason, Patience, Release, Renewal},
     clock::{BootClock, Clock, Moment, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
     owner::Owner,
     purpose::{Correctness, TypedStore},
+    refusal::Refusal,
     scheme::{Opening, Scheme},
     store::{BoxFuture, LossReporter, Store},
 };
@@ -56,7 +59,7 @@ pub fn capabilities() -> Capabilities {
         order: Order::FirstCome(""),
         tells_deletion: true,
         shared: true,
-        permits: false,
+        permits: true,
         several: true,
     }
 }
@@ -65,6 +68,7 @@ pub fn capabilities() -> Capabilities {
 #[derive(Clone, Debug)]
 pub struct MemorySpace {
     ledger: Arc<Mutex<Ledger>>,
+    shelf: Arc<cells::Shelf>,
     clock: Arc<dyn Clock>,
 }
 
@@ -76,7 +80,7 @@ impl MemorySpace {
 
     /// An empty space that judges expiry by `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self { ledger: Arc::default(), clock }
+        Self { ledger: Arc::default(), shelf: Arc::default(), clock }
     }
 
     /// The space that `memory:NAME` means in this process, so that a test can hand a URL to the code under test and
@@ -169,18 +173,12 @@ impl MemoryStore {
 
     fn try_claim(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
         self.open_for(Operation::Claim)?;
-        if claim.holding.wants().iter().any(|want| matches!(want.mode, Mode::Permits { .. })) {
-            let said = "the memory store has no permits";
-            return Err(Error::new(ErrorKind::Unsupported, Operation::Claim, said)
-                .not_applied()
-                .on_lock(claim.name())
-                .in_store(self.capabilities.store));
-        }
         let counted_from = Sent::now(&*self.clock);
         let wall = wall_unix_ms(&*self.space.clock);
         let answer = self.space.ledger().claim(self.space.now(), wall, claim, patience, &self.client);
         Ok(match answer {
-            ledger::Answer::Granted(fence) => Claimed::Granted(self.grant(claim, counted_from, fence)),
+            ledger::Answer::Granted(given) => Claimed::Granted(self.grant(claim, counted_from, given)),
+            ledger::Answer::Refused(refusal) => return Err(self.refused(refusal, claim.name())),
             ledger::Answer::Busy(busy) => Claimed::Busy(busy),
             ledger::Answer::Queued(busy) => Claimed::Queued(busy),
         })
@@ -193,7 +191,7 @@ impl MemoryStore {
             let counted_from = Sent::now(&*self.clock);
             let turn = self.space.ledger().turn(self.space.now(), claim);
             let (offered, look_again) = match turn {
-                Turn::Granted(fence) => return Ok(self.grant(claim, counted_from, fence)),
+                Turn::Granted(given) => return Ok(self.grant(claim, counted_from, given)),
                 Turn::Wait { offered, look_again } => (offered, look_again),
                 Turn::Gone => {
                     let said = "the claim has lost its place in the queue";
@@ -213,8 +211,12 @@ impl MemoryStore {
         }
     }
 
-    fn grant(&self, claim: &Claim, counted_from: Sent, fence: Option<Fence>) -> Grant {
-        Grant::new(counted_from, Some(claim.ttl.get()), fence)
+    fn grant(&self, claim: &Claim, counted_from: Sent, given: Given) -> Grant {
+        Grant { counted_from, ttl: Some(claim.ttl.get()), fence: given.fence, slots: given.slots }
+    }
+
+    fn refused(&self, refusal: Refusal, name: &LockName) -> Error {
+        refusal.error(name).in_store(self.capabilities.store)
     }
 }
 
@@ -274,6 +276,29 @@ impl Store for MemoryStore {
             self.open_for(Operation::Force)?;
             Ok(self.space.ledger().force(self.space.now(), name, if_fence))
         })
+    }
+
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        Box::pin(async move {
+            self.open_for(Operation::Renew)?;
+            let counted_from = Sent::now(&*self.clock);
+            Ok(match self.space.ledger().downgrade(self.space.now(), claim) {
+                Ok(()) => Renewal::Renewed { counted_from, ttl: claim.ttl.get() },
+                Err(reason) => Renewal::Lost(reason),
+            })
+        })
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        Box::pin(async move {
+            self.open_for(Operation::Claim)?;
+            let answer = self.space.ledger().resize(self.space.now(), name, of);
+            answer.map_err(|refusal| self.refused(refusal, name))
+        })
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(&self.space)
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -22,6 +22,7 @@ use std::{
 
 use fencepost_core::{
     capabilities::Capabilities,
+    cells::Cells,
     claim::{Claim, Claimed, Forced, Grant, Holding, LockState, LossReason, Patience, Release, Renewal},
     clock::{Clock, Moment},
     error::Error,
@@ -151,6 +152,18 @@ impl Store for Observed {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(async move { self.noted(self.store.force(name, if_fence).await) })
+    }
+
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        self.store.downgrade(claim)
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        self.store.resize(name, of)
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        self.store.cells()
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
-    claim::{Claimant, Want},
+    cells::{Change, Changed, Expected},
+    claim::{Claimant, Mode, Want},
     clock::ManualClock,
     limits::Ttl,
 };
@@ -139,4 +140,114 @@ async fn f4_a_fence_survives_release_force_and_deletion() {
     }
     assert_eq!(store.force(&name, None).await.unwrap(), Forced::NotHeld);
     assert_eq!(granted(&store, &exclusive("x")).await.fence.map(Fence::get), Some(4));
+}
+
+fn permits(name: &str, count: u32, of: u32) -> Claim {
+    claim_of(vec![want(name, Mode::Permits { count, of })])
+}
+
+/// DistributedLock leaves differing limits undefined; redisson 4678.
+#[tokio::test]
+async fn a_name_in_use_has_one_kind_and_one_limit() {
+    let (_, space) = space();
+    let store = space.client();
+    let (lock, semaphore) = (exclusive("lock"), permits("sem", 1, 3));
+    granted(&store, &lock).await;
+    granted(&store, &semaphore).await;
+    for (claim, kind) in [
+        (permits("lock", 1, 3), ErrorKind::Mismatch),
+        (exclusive("sem"), ErrorKind::Mismatch),
+        (shared("sem"), ErrorKind::Mismatch),
+        (permits("sem", 1, 4), ErrorKind::Mismatch),
+        (permits("sem", 4, 3), ErrorKind::InvalidInput),
+        (permits("sem", 0, 3), ErrorKind::InvalidInput),
+    ] {
+        let refused = store.claim(&claim, Patience::Queue).await.unwrap_err();
+        assert_eq!(refused.kind(), kind, "{refused}");
+    }
+    store.release(&semaphore.holding).await.unwrap();
+    granted(&store, &exclusive("sem")).await; // nobody uses it any more
+}
+
+#[tokio::test]
+async fn w3_a_waiter_for_two_is_served_before_one_behind_it() {
+    let (_, space) = space();
+    let store = space.client();
+    let holders: Vec<_> = (0..3).map(|_| permits("s", 1, 3)).collect();
+    for holder in &holders {
+        granted(&store, holder).await;
+    }
+    let (two, one) = (permits("s", 2, 3), permits("s", 1, 3));
+    queued(&store, &two).await;
+    queued(&store, &one).await;
+    store.release(&holders[1].holding).await.unwrap();
+    assert!(matches!(store.claim(&one, Patience::Queue).await.unwrap(), Claimed::Queued(_)), "no barging");
+    store.release(&holders[0].holding).await.unwrap();
+    let grant = store.turn(&two).await.unwrap();
+    assert_eq!(&*grant.slots, [0, 1]);
+    store.release(&holders[2].holding).await.unwrap();
+    let later = store.turn(&one).await.unwrap();
+    assert_eq!(&*later.slots, [2]);
+    assert!(later.fence > grant.fence);
+}
+
+#[tokio::test]
+async fn a_limit_that_shrinks_takes_nothing_away() {
+    let (_, space) = space();
+    let store = space.client();
+    assert_eq!(store.resize(&LockName::new("s").unwrap(), 5).await.unwrap(), None, "nobody uses it");
+    let holders = [permits("s", 2, 3), permits("s", 1, 3)];
+    for holder in &holders {
+        granted(&store, holder).await;
+    }
+    let waiting = permits("s", 2, 3);
+    queued(&store, &waiting).await;
+    assert_eq!(store.resize(&LockName::new("s").unwrap(), 1).await.unwrap(), Some(3));
+    assert!(store.turn(&waiting).await.is_err(), "two of one are not to be had");
+    let next = permits("s", 1, 1);
+    queued(&store, &next).await;
+    store.release(&holders[0].holding).await.unwrap();
+    assert!(matches!(store.claim(&next, Patience::Queue).await.unwrap(), Claimed::Queued(_)));
+    store.release(&holders[1].holding).await.unwrap();
+    assert_eq!(&*store.turn(&next).await.unwrap().slots, [0]);
+}
+
+#[tokio::test]
+async fn a_writer_becomes_a_reader_without_a_gap() {
+    let (_, space) = space();
+    let store = space.client();
+    let writer = exclusive("x");
+    let fence = granted(&store, &writer).await.fence;
+    let (reader, next) = (shared("x"), exclusive("x"));
+    queued(&store, &reader).await;
+    queued(&store, &next).await;
+    assert!(matches!(store.downgrade(&writer).await.unwrap(), Renewal::Renewed { .. }));
+    assert_eq!(store.turn(&reader).await.unwrap().fence, fence, "a reader carries the last writer's fence (F3)");
+    assert!(matches!(store.claim(&next, Patience::Queue).await.unwrap(), Claimed::Queued(_)));
+    store.release(&writer.holding).await.unwrap();
+    store.release(&reader.holding).await.unwrap();
+    assert!(store.turn(&next).await.unwrap().fence > fence);
+    assert!(matches!(store.downgrade(&writer).await.unwrap(), Renewal::Lost(LossReason::TakenOver)));
+}
+
+#[tokio::test]
+async fn a_cell_changes_on_condition_of_its_version() {
+    let (clock, space) = space();
+    let key = LockName::new("leader").unwrap();
+    let change = |expected, value: &[u8]| Change::write(key.clone(), expected, value).unwrap();
+    let first = change(Expected::Absent, b"a").expiring(Ttl::new(TTL).unwrap());
+    let Changed::Done(version) = space.change(&first).await.unwrap() else { panic!("nothing was there") };
+    assert_eq!(space.change(&first).await.unwrap(), Changed::Done(version), "a repeat answers as the first");
+    let other = change(Expected::Absent, b"b");
+    assert!(matches!(space.change(&other).await.unwrap(), Changed::Conflict(Some(cell)) if cell.by == first.by));
+    clock.advance(TTL);
+    assert_eq!(space.read(&key).await.unwrap(), None);
+    let Changed::Done(later) = space.change(&other).await.unwrap() else { panic!("it has expired") };
+    assert!(later > version, "no version comes twice");
+    assert!(matches!(space.change(&first).await.unwrap(), Changed::Conflict(_)));
+    space.changed(&key, Some(version)).await.unwrap();
+    let removal = Change::remove(key.clone(), later).unwrap();
+    let (told, removed) = tokio::join!(space.changed(&key, Some(later)), space.change(&removal));
+    assert_eq!((told.unwrap(), removed.unwrap()), ((), Changed::Done(later)));
+    assert_eq!(space.change(&removal).await.unwrap(), Changed::Conflict(None));
 }

@@ -6,11 +6,11 @@ use std::sync::{
 };
 
 use fencepost::{
-    Efficiency, Error, Fence, LockName,
-    capabilities::Capabilities,
-    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Patience, Release, Renewal},
+    Efficiency, Error,
+    claim::{Claim, Renewal},
+    layer::StoreLayer,
     purpose::TypedStore,
-    store::{BoxFuture, LossReporter, Store},
+    store::{BoxFuture, Store},
 };
 
 #[derive(Debug)]
@@ -40,7 +40,11 @@ impl TypedStore for Counted {
     type Serves = Efficiency;
 }
 
-impl Store for Counted {
+impl StoreLayer for Counted {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
         Box::pin(async move {
             let answers = self.store.renew(claims).await;
@@ -49,42 +53,5 @@ impl Store for Counted {
             self.not_renewed.fetch_add((answers.len() - good) as u64, Ordering::Relaxed);
             answers
         })
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.store.capabilities()
-    }
-
-    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
-        self.store.claim(claim, patience)
-    }
-
-    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
-        self.store.turn(claim)
-    }
-
-    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
-        self.store.release(holding)
-    }
-
-    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
-        self.store.inspect(only)
-    }
-
-    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
-        self.store.force(name, if_fence)
-    }
-
-    fn report_losses(&self, to: LossReporter) {
-        self.store.report_losses(to);
-    }
-
-    #[cfg(unix)]
-    fn descriptor(&self, holding: &Holding) -> Option<std::io::Result<std::os::fd::OwnedFd>> {
-        self.store.descriptor(holding)
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.store.close()
     }
 }

@@ -10,6 +10,7 @@ pub mod claim;
 pub mod clock;
 pub mod error;
 pub mod fence;
+pub mod layer;
 pub mod limits;
 pub mod machine;
 pub mod memory;

@@ -67,6 +67,7 @@ pub use fencepost_core::{
     capabilities, claim, clock, error,
     error::{Error, ErrorKind},
     fence::Fence,
+    layer,
     limits::{Ttl, Wait},
     memory,
     name::{LockName, Namespace},

@@ -21,15 +21,14 @@ use std::{
 };
 
 use fencepost_core::{
-    capabilities::Capabilities,
-    cells::Cells,
     claim::{Claim, Claimed, Forced, Grant, Holding, LockState, LossReason, Patience, Release, Renewal},
     clock::{Clock, Moment},
     error::Error,
     fence::Fence,
+    layer::StoreLayer,
     name::LockName,
     owner::Owner,
-    store::{BoxFuture, LossReporter, Store},
+    store::{BoxFuture, Store},
 };
 use tracing::Instrument;
 
@@ -82,9 +81,9 @@ impl Observed {
     }
 }
 
-impl Store for Observed {
-    fn capabilities(&self) -> &Capabilities {
-        self.store.capabilities()
+impl StoreLayer for Observed {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
@@ -152,31 +151,6 @@ impl Store for Observed {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(async move { self.noted(self.store.force(name, if_fence).await) })
-    }
-
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
-        self.store.downgrade(claim)
-    }
-
-    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
-        self.store.resize(name, of)
-    }
-
-    fn cells(&self) -> Option<&dyn Cells> {
-        self.store.cells()
-    }
-
-    fn report_losses(&self, to: LossReporter) {
-        self.store.report_losses(to);
-    }
-
-    #[cfg(unix)]
-    fn descriptor(&self, holding: &Holding) -> Option<std::io::Result<std::os::fd::OwnedFd>> {
-        self.store.descriptor(holding)
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.store.close()
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up has failed
 
 mod blocking;
+mod cleaning;
 mod guards;
 mod ledger;
 mod observed;

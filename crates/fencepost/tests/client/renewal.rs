@@ -7,13 +7,13 @@ use std::{
 };
 
 use fencepost::{
-    Error, Fence, LockName, Locks, Namespace,
-    capabilities::Capabilities,
-    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Patience, Release, Renewal},
+    Error, Locks, Namespace,
+    claim::{Claim, Renewal},
     clock::{BootClock, Clock, ManualClock},
+    layer::StoreLayer,
     purpose::{Correctness, TypedStore},
     registry::open_store,
-    store::{BoxFuture, LossReporter, Store},
+    store::{BoxFuture, Store},
 };
 
 use crate::{held, open};
@@ -131,17 +131,9 @@ impl TypedStore for Counted {
     type Serves = Correctness;
 }
 
-impl Store for Counted {
-    fn capabilities(&self) -> &Capabilities {
-        self.store.capabilities()
-    }
-
-    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
-        self.store.claim(claim, patience)
-    }
-
-    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
-        self.store.turn(claim)
+impl StoreLayer for Counted {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
     fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
@@ -156,25 +148,5 @@ impl Store for Counted {
             };
             if lose { answers.iter().map(|_| lost()).collect() } else { answers }
         })
-    }
-
-    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
-        self.store.release(holding)
-    }
-
-    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
-        self.store.inspect(only)
-    }
-
-    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
-        self.store.force(name, if_fence)
-    }
-
-    fn report_losses(&self, to: LossReporter) {
-        self.store.report_losses(to);
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.store.close()
     }
 }

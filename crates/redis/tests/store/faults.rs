@@ -153,6 +153,25 @@ async fn c4_a_foreign_value_is_named_at_once_and_left_alone() {
     assert_eq!(server.cli(&["GET", "fencepost:{text}"]), "somebody else's");
 }
 
+/// The server answers nobody else while a script looks at a value, so that looking must not take longer for a long one.
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_long_foreign_value_that_looks_like_ours_is_refused_without_holding_the_server_up() {
+    let server = RedisServer::start();
+    let store = client(&server).await;
+    server.cli(&["SET", "fencepost:{x}", &format!("1-{}", "1".repeat(1_000_000))]);
+    let foreign = claim("x", TTL);
+    let sent = BootClock.now();
+    for patience in [Patience::Once, Patience::Queue] {
+        assert_eq!(store.claim(&foreign, patience).await.unwrap_err().kind(), ErrorKind::ForeignValue);
+    }
+    let renewed = store.renew(std::slice::from_ref(&foreign)).await.pop().unwrap();
+    assert_eq!(renewed.unwrap_err().kind(), ErrorKind::ForeignValue);
+    assert_eq!(store.release(&foreign.holding).await.unwrap_err().kind(), ErrorKind::ForeignValue);
+    assert_eq!(store.force(&name("x"), None).await.unwrap_err().kind(), ErrorKind::ForeignValue);
+    let took = BootClock.now().since(sent);
+    assert!(took < ms(2000), "{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn c4_a_replica_given_as_the_master_is_misconfigured() {
     let master = RedisServer::start();

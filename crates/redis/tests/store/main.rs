@@ -9,6 +9,7 @@ mod opening;
 mod queue;
 mod rights;
 mod tls;
+mod warnings;
 
 use std::{sync::Arc, time::Duration};
 

@@ -60,6 +60,32 @@ async fn waiters_poll_where_messages_are_forbidden() {
     }
 }
 
+/// They are recorded as hearing messages, and no release can reach them by one any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_waiters_who_queued_before_messages_were_forbidden_get_their_turn() {
+    let server = RedisServer::start();
+    let url = with_user(&server, &format!("~fencepost:* &fencepost:* {COMMANDS}"));
+    let (a, b) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+    let mine = take(&a, "x", TTL).await;
+    let mut turns = Vec::new();
+    for _ in 0..3 {
+        let waiter = claim("x", TTL);
+        let turn = queue(&b, &waiter).await;
+        let store = b.clone();
+        turns.push(tokio::spawn(async move {
+            turn.await.unwrap().unwrap();
+            release(&store, &waiter).await
+        }));
+    }
+    with_user(&server, "-subscribe -publish");
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    assert_eq!(release(&a, &mine).await, Release::Released);
+    // Who asked again first may go first: the others were out of reach at that moment.
+    for turn in turns {
+        assert_eq!(within(SOON, "the turn, by asking", turn).await.unwrap(), Release::Released);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn c4_missing_rights_are_named_at_once() {
     let server = RedisServer::start();

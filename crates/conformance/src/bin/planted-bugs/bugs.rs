@@ -1,9 +1,10 @@
 //! The bugs: each is one that a lock library has had, or that the rules were written against.
 
 mod foundations;
+mod mended;
 
 /// Every bug there is, a list for each part of the project.
-pub(crate) const BUGS: &[&[Bug]] = &[foundations::BUGS];
+pub(crate) const BUGS: &[&[Bug]] = &[foundations::BUGS, mended::BUGS];
 
 /// A bug, and the test that must find it.
 pub(crate) struct Bug {

@@ -28,6 +28,8 @@ pub enum Event {
     Answered(Option<Renewal>),
     /// The store reported the loss by itself (L4).
     Revoked(LossReason),
+    /// The store has reason to doubt every grant (L4): a renewal is due now, since its answer tells.
+    Doubted,
 }
 
 /// What to do about it.
@@ -66,6 +68,8 @@ pub struct LeaseMachine {
     hold_until: Option<Moment>,
     manual: bool,
     in_flight: bool,
+    /// Doubted while a renewal was under way, whose answer may be of the time before.
+    doubted: bool,
     failures: u32,
     lost: Option<LossReason>,
 }
@@ -84,6 +88,7 @@ impl LeaseMachine {
             hold_until: upkeep.max_hold.map(|span| now.after(span)),
             manual: upkeep.manual,
             in_flight: false,
+            doubted: false,
             failures: 0,
             lost: None,
         };
@@ -108,6 +113,9 @@ impl LeaseMachine {
                 Some(Renewal::Renewed { counted_from, ttl }) => {
                     self.failures = 0;
                     self.extend(counted_from, ttl, jitter);
+                    if std::mem::take(&mut self.doubted) {
+                        self.renew_at = self.renew_at.map(|_| now);
+                    }
                 }
                 None => self.retry_soon(now, jitter), // the deadline stays where it was (T1)
             }
@@ -115,13 +123,19 @@ impl LeaseMachine {
         if let Event::Revoked(reason) = event {
             return self.lose(reason);
         }
+        if event == Event::Doubted {
+            self.doubted = self.in_flight;
+            self.renew_at = self.renew_at.map(|at| at.min(now));
+            return Action::Nothing; // the tick that is due now renews many leases at once
+        }
         if self.hold_until.is_some_and(|until| now >= until) {
             return self.lose(LossReason::HeldTooLong);
         }
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             return self.lose(LossReason::Expired);
         }
-        let ahead = if let Event::Tick { ahead } = event { ahead } else { Duration::ZERO };
+        // Only a tick asks for a renewal: whoever feeds an answer does not look whether there is a next one to send.
+        let Event::Tick { ahead } = event else { return Action::Nothing };
         if !self.in_flight && self.renew_at.is_some_and(|at| now.after(ahead) >= at) {
             self.in_flight = true;
             return Action::Renew;

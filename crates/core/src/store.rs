@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::{
     capabilities::Capabilities,
@@ -112,21 +112,35 @@ fn unsupported(store: &Capabilities, what: &str, name: &LockName) -> Error {
         .in_store(store.store)
 }
 
-/// Carries losses from a store to the client.
+/// Carries losses, and doubts, from a store to the client.
 #[derive(Clone, Debug)]
-pub struct LossReporter(mpsc::UnboundedSender<(Owner, LossReason)>);
+pub struct LossReporter {
+    losses: mpsc::UnboundedSender<(Owner, LossReason)>,
+    doubts: Arc<Notify>,
+}
 
 impl LossReporter {
     /// A reporter and the end where its reports arrive. There is at most one report for each grant, which
     /// bounds the queue.
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<(Owner, LossReason)>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Self(sender), receiver)
+        (Self { losses: sender, doubts: Arc::default() }, receiver)
     }
 
     /// Reports that the grant of `owner` is lost. Reports for grants that are not held are ignored.
     pub fn lost(&self, owner: Owner, reason: LossReason) {
         // A closed receiver means that the client is gone and nobody holds anything.
-        let _ = self.0.send((owner, reason));
+        let _ = self.losses.send((owner, reason));
+    }
+
+    /// Reports that every grant is in doubt: another server has taken over, or messages may have been missed. The
+    /// client renews all of them now, and so finds the lost ones without waiting for their turn.
+    pub fn doubt(&self) {
+        self.doubts.notify_one();
+    }
+
+    /// Completes when the store is in doubt. Several doubts count as one. Cancel safe.
+    pub async fn doubted(&self) {
+        self.doubts.notified().await;
     }
 }

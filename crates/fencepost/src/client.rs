@@ -34,9 +34,9 @@ impl Client {
                 .advise("use `fencepost::blocking` where there is none")
         })?;
         let (reporter, losses) = LossReporter::channel();
-        store.report_losses(reporter);
+        store.report_losses(reporter.clone());
         let cleaner = Cleaner::new(store.clone(), clock.clone(), runtime.clone());
-        let watchdog = Watchdog::start(store.clone(), clock.clone(), cleaner.clone(), losses, &runtime);
+        let watchdog = Watchdog::start(store.clone(), clock.clone(), cleaner.clone(), losses, reporter, &runtime);
         let claimant = Arc::new(Claimant::here());
         Ok(Arc::new(Self { store, clock, watchdog, cleaner, claimant, closed: watch::Sender::new(false) }))
     }

@@ -16,7 +16,7 @@ use fencepost_core::{
     limits::Ttl,
     machine::{Action, Event, LeaseMachine},
     owner::Owner,
-    store::Store,
+    store::{LossReporter, Store},
 };
 use tokio::{
     runtime::Handle,
@@ -108,10 +108,11 @@ impl Watchdog {
         clock: Arc<dyn Clock>,
         cleaner: Cleaner,
         losses: mpsc::UnboundedReceiver<(Owner, LossReason)>,
+        doubts: LossReporter,
         runtime: &Handle,
     ) -> Self {
         let shared = Arc::new(Shared { store, clock, cleaner, schedule: Mutex::default(), changed: Notify::new() });
-        runtime.spawn(shared.clone().watch(losses));
+        runtime.spawn(shared.clone().watch(losses, doubts));
         Self(shared)
     }
 
@@ -176,7 +177,11 @@ impl Shared {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn watch(self: Arc<Self>, mut losses: mpsc::UnboundedReceiver<(Owner, LossReason)>) {
+    async fn watch(
+        self: Arc<Self>,
+        mut losses: mpsc::UnboundedReceiver<(Owner, LossReason)>,
+        doubts: LossReporter,
+    ) {
         loop {
             let (batches, alarm) = {
                 let mut schedule = self.lock();
@@ -194,6 +199,7 @@ impl Shared {
                 () = self.changed.notified() => {}
                 () = self.clock.sleep_until(alarm.unwrap_or(Moment::END)) => {}
                 Some((owner, reason)) = losses.recv() => self.revoked(owner, reason),
+                () = doubts.doubted() => self.doubt_all(),
             }
         }
     }
@@ -239,6 +245,15 @@ impl Shared {
                 None => None,
             };
             self.feed(&mut schedule, *claim.owner(), Event::Answered(answer));
+        }
+    }
+
+    /// Renews everything now: the answers tell what was lost (L4).
+    fn doubt_all(&self) {
+        let mut schedule = self.lock();
+        let owners: Vec<_> = schedule.leases.keys().copied().collect();
+        for owner in owners {
+            self.feed(&mut schedule, owner, Event::Doubted);
         }
     }
 

@@ -87,6 +87,29 @@ fn l3_nothing_is_renewed_after_a_loss_and_the_loss_is_told_once() {
 }
 
 #[test]
+fn l4_a_doubted_lease_is_renewed_now_and_once() {
+    let mut lease = held(0, 0);
+    assert_eq!(lease.on(at(100), Event::Doubted, 0.0), Action::Nothing);
+    assert_eq!(lease.wake_at(), Some(at(100)));
+    assert_eq!(lease.on(at(100), tick(), 0.0), Action::Renew);
+    // The answer that is under way may be of the time before the doubt.
+    lease.on(at(110), Event::Doubted, 0.0);
+    assert_eq!(lease.on(at(110), tick(), 0.0), Action::Nothing);
+    assert_eq!(lease.on(at(120), renewed(100), 0.0), Action::Nothing);
+    assert_eq!(lease.on(at(120), tick(), 0.0), Action::Renew);
+    assert_eq!(lease.on(at(130), renewed(120), 0.0), Action::Nothing);
+    assert!(lease.wake_at().unwrap() > at(3_000));
+}
+
+#[test]
+fn r1_a_renewal_is_asked_for_by_ticks_only() {
+    let mut lease = held(0, 0);
+    // Sent by hand, and answered after the next one was due.
+    assert_eq!(lease.on(at(8_000), renewed(3_000), 0.0), Action::Nothing);
+    assert_eq!(lease.on(at(8_000), tick(), 0.0), Action::Renew);
+}
+
+#[test]
 fn a_grant_that_does_not_expire_is_held_until_its_limit() {
     let endless = Grant { ttl: None, ..grant(0) };
     let mut lease = LeaseMachine::begin(at(0), &endless, Upkeep::default(), 0.0).unwrap();

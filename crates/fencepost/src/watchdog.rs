@@ -177,11 +177,7 @@ impl Shared {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn watch(
-        self: Arc<Self>,
-        mut losses: mpsc::UnboundedReceiver<(Owner, LossReason)>,
-        doubts: LossReporter,
-    ) {
+    async fn watch(self: Arc<Self>, mut losses: mpsc::UnboundedReceiver<(Owner, LossReason)>, doubts: LossReporter) {
         loop {
             let (batches, alarm) = {
                 let mut schedule = self.lock();

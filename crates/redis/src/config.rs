@@ -82,6 +82,12 @@ impl RedisConfig {
         Ok(config)
     }
 
+    /// `HOST:PORT`.
+    pub(crate) fn address(&self) -> String {
+        let (host, port) = (&self.host, self.port);
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
     pub(crate) fn client(&self) -> Result<Client, Error> {
         let mut login = RedisConnectionInfo::default().set_db(self.database.into());
         login = match self.tls {

@@ -15,14 +15,20 @@ use std::{
 use fencepost_core::{
     backoff::Backoff,
     clock::{Clock, Moment},
-    error::{Applied, Error, ErrorKind},
+    error::{Applied, ErrorKind},
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, ServerErrorKind, Value,
+    AsyncConnectionConfig, Cmd, Pipeline, RedisError, ServerErrorKind, Value,
     aio::{MultiplexedConnection, PubSub},
 };
+use tokio::sync::watch;
 
-use crate::{config::RedisConfig, failure::Failure, scripts::Script};
+use crate::{
+    config::RedisConfig,
+    failure::Failure,
+    route::{Route, Server},
+    scripts::Script,
+};
 
 /// So many timeouts in a row mean that the connection leads nowhere: a firewall that forgot it says nothing.
 const TIMEOUTS_IN_A_ROW: u32 = 2;
@@ -32,15 +38,16 @@ const PIPELINED: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Link {
-    client: Client,
+    route: Box<dyn Route>,
     settings: AsyncConnectionConfig,
-    address: String,
     connect_timeout: Duration,
     clock: Arc<dyn Clock>,
     current: Mutex<Current>,
     /// In a row, on the present connection.
     timeouts: AtomicU32,
     gate: tokio::sync::Mutex<Gate>,
+    /// Where the last connection led, for those who must follow it.
+    server: watch::Sender<Option<Arc<Server>>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,43 +72,44 @@ impl Gate {
 }
 
 impl Link {
-    pub(crate) fn new(config: &RedisConfig, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+    /// A connection along a route, with the limits of `config`.
+    pub(crate) fn new(route: impl Route + 'static, config: &RedisConfig, clock: Arc<dyn Clock>) -> Self {
         let settings = AsyncConnectionConfig::new()
             .set_pipeline_buffer_size(PIPELINED)
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.timeout));
-        Ok(Self {
-            client: config.client()?,
+        Self {
+            route: Box::new(route),
             settings,
-            address: format!("{}:{}", config.host, config.port),
             connect_timeout: config.connect_timeout,
             clock,
             current: Mutex::default(),
             timeouts: AtomicU32::new(0),
             gate: tokio::sync::Mutex::new(Gate::open()),
-        })
+            server: watch::Sender::new(None),
+        }
     }
 
-    /// Sends a command that can be repeated: when the connection turns out to be gone, it is sent once more on a new
-    /// one, so that a restarted server costs no verb. Every verb is conditional on an owner value, which makes the
-    /// second a repetition of the first.
+    /// Sends a command that can be repeated: when the connection turns out to be gone, or to lead to the wrong server,
+    /// it is sent once more on a new one, so that a restart or a failover costs no verb. Every verb is conditional on
+    /// an owner value, which makes the second a repetition of the first.
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         match self.send(command).await {
-            Err(Refusal::Answered(error)) if error.is_connection_dropped() => Box::pin(self.send(command)).await,
+            Err(Refusal::Answered(error)) if self.is_worth_another(&error) => Box::pin(self.send(command)).await,
             answer => answer,
         }
-        .map_err(Failure::from)
+        .map_err(|refusal| self.failure(refusal))
     }
 
     /// Calls a script that can be repeated, as for [`ask`](Link::ask).
     pub(crate) async fn call(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
         match self.call_once(script, keys, arguments).await {
-            Err(Refusal::Answered(error)) if error.is_connection_dropped() => {
+            Err(Refusal::Answered(error)) if self.is_worth_another(&error) => {
                 Box::pin(self.call_once(script, keys, arguments)).await
             }
             answer => answer,
         }
-        .map_err(Failure::from)
+        .map_err(|refusal| self.failure(refusal))
     }
 
     /// Calls a script that must not be repeated.
@@ -111,7 +119,7 @@ impl Link {
         keys: &[String],
         arguments: &[&str],
     ) -> Result<Value, Failure> {
-        self.call_once(script, keys, arguments).await.map_err(Failure::from)
+        self.call_once(script, keys, arguments).await.map_err(|refusal| self.failure(refusal))
     }
 
     /// Sends reads. A command that fails has its error among the answers.
@@ -122,15 +130,21 @@ impl Link {
         self.judge(answer, generation).map_err(|error| Failure::answered(&error))
     }
 
-    /// A connection of its own for messages.
-    pub(crate) async fn messages(&self) -> Result<PubSub, Failure> {
-        if self.lock().closed {
-            return Err(Failure::closed());
-        }
-        match tokio::time::timeout(self.connect_timeout, self.client.get_async_pubsub()).await {
-            Ok(answer) => answer.map_err(|error| Failure::connecting(&error, &self.address)),
+    /// A connection of its own for messages, to the server that commands go to.
+    pub(crate) async fn messages(&self) -> Result<(PubSub, Arc<Server>), Failure> {
+        self.connection().await?;
+        let server = self.server.borrow().clone().ok_or_else(Failure::closed)?;
+        match tokio::time::timeout(self.connect_timeout, server.messages()).await {
+            Ok(answer) => Ok((answer?, server)),
             Err(_) => Err(self.no_answer()),
         }
+    }
+
+    /// Completes when commands go to another server than this one. Cancel safe.
+    pub(crate) async fn moved_from(&self, server: &Server) {
+        let moved = |now: &Option<Arc<Server>>| now.as_ref().is_some_and(|now| now.address != server.address);
+        // The sender lives in `self`, so that the wait cannot fail.
+        let _ = self.server.subscribe().wait_for(moved).await;
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -180,7 +194,7 @@ impl Link {
             return Err(failure);
         }
         match self.connect().await {
-            Ok(connection) => {
+            Ok((connection, server)) => {
                 *gate = Gate::open();
                 let mut current = self.lock();
                 if current.closed {
@@ -189,6 +203,7 @@ impl Link {
                 current.generation += 1;
                 self.timeouts.store(0, Relaxed);
                 current.connection = Some(connection.clone());
+                self.server.send_replace(Some(server));
                 Ok((connection, current.generation))
             }
             Err(failure) => {
@@ -199,13 +214,10 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&self.settings);
+    async fn connect(&self) -> Result<(MultiplexedConnection, Arc<Server>), Failure> {
         // The crate's own limit does not cover everything, the search for the host's address for one.
-        match tokio::time::timeout(self.connect_timeout, connecting).await {
-            Ok(answer) => answer.map_err(|error| Failure::connecting(&error, &self.address)),
-            Err(_) => Err(self.no_answer()),
-        }
+        let connecting = tokio::time::timeout(self.connect_timeout, self.route.connect(&self.settings));
+        connecting.await.unwrap_or_else(|_| Err(self.no_answer()))
     }
 
     fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>, Failure> {
@@ -233,6 +245,7 @@ impl Link {
                 use redis::ErrorKind::{Io, Parse, Server};
                 // A master that turned into a replica: the name may lead to the new master by now.
                 matches!(error.kind(), Io | Parse | Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))
+                    || self.route.elsewhere(&error).is_some()
             };
             if useless {
                 current.connection = None;
@@ -241,8 +254,19 @@ impl Link {
         Err(error)
     }
 
+    fn is_worth_another(&self, error: &RedisError) -> bool {
+        error.is_connection_dropped() || self.route.elsewhere(error).is_some()
+    }
+
+    fn failure(&self, refusal: Refusal) -> Failure {
+        match refusal {
+            Refusal::Unsent(failure) => failure,
+            Refusal::Answered(error) => self.route.elsewhere(&error).unwrap_or_else(|| Failure::answered(&error)),
+        }
+    }
+
     fn no_answer(&self) -> Failure {
-        let said = format!("{} did not answer within {:?}", self.address, self.connect_timeout);
+        let said = format!("{} did not answer within {:?}", self.route.destination(), self.connect_timeout);
         Failure::new(ErrorKind::Unavailable, Applied::No, said)
     }
 
@@ -256,13 +280,4 @@ impl Link {
 enum Refusal {
     Unsent(Failure),
     Answered(RedisError),
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Unsent(failure) => failure,
-            Refusal::Answered(error) => Failure::answered(&error),
-        }
-    }
 }

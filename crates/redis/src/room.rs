@@ -26,7 +26,7 @@ use fencepost_core::{
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
 
-use crate::{connection::Link, failure::Failure, keys::Keys, scripts::Scripts};
+use crate::{failure::Failure, keys::Keys, nodes::Nodes, scripts::Scripts};
 
 /// How often a sign of life is due; the scripts let it count for five times as long.
 const POKE_EVERY: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ pub(crate) enum News {
 
 #[derive(Debug)]
 pub(crate) struct Room {
-    pub(crate) link: Arc<Link>,
+    pub(crate) nodes: Nodes,
     pub(crate) keys: Keys,
     pub(crate) scripts: Scripts,
     pub(crate) channel: String,
@@ -120,10 +120,10 @@ impl Bell {
 }
 
 impl Room {
-    pub(crate) fn new(link: Arc<Link>, keys: Keys, client: &str, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(crate) fn new(nodes: Nodes, keys: Keys, client: &str, clock: Arc<dyn Clock>) -> Arc<Self> {
         let channel = keys.channel(client);
         Arc::new(Self {
-            link,
+            nodes,
             keys,
             scripts: Scripts::default(),
             channel,
@@ -156,7 +156,7 @@ impl Room {
         self.open();
         let mut hearing = self.hearing.subscribe();
         let heard = hearing.wait_for(|hearing| *hearing != Hearing::Deaf);
-        let heard = tokio::time::timeout(self.link.connect_timeout(), heard).await;
+        let heard = tokio::time::timeout(self.nodes.connect_timeout(), heard).await;
         match heard {
             Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
             Err(_) if !self.lock().closed => {
@@ -221,6 +221,13 @@ impl Room {
         self.changed.notify_one();
     }
 
+    /// Messages may have been missed, or another server has taken over: every grant and every place is in doubt.
+    fn doubt(&self) {
+        if let Some(losses) = self.losses.get() {
+            losses.doubt();
+        }
+    }
+
     fn pause(&self) -> Duration {
         if *self.hearing.borrow() == Hearing::Polling { POLL_EVERY } else { POKE_EVERY }
     }
@@ -268,7 +275,7 @@ impl Room {
 
     async fn poke(self: Arc<Self>, name: LockName) {
         let before = self.queued_at(&name);
-        let answer = self.link.call(&self.scripts.poke, &self.keys.all(&name), &[&self.channel]).await;
+        let answer = self.nodes.call(&self.scripts.poke, &self.keys.all(&name), &[&self.channel]).await;
         let answer =
             answer.and_then(|value| <(usize, String, u64)>::from_redis_value(value).map_err(|_| Failure::puzzling()));
         match answer {

@@ -28,8 +28,10 @@ use crate::{
     connection::Link,
     failure::Failure,
     keys::Keys,
+    nodes::Nodes,
     record::{self, LockRecord},
     room::{Hearing, News, Room},
+    route::Fixed,
     survey,
 };
 
@@ -71,9 +73,9 @@ impl RedisStore {
         namespace: &Namespace,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let link = Arc::new(Link::new(config, clock.clone())?);
+        let link = Link::new(Fixed::new(config)?, config, clock.clone());
         survey::greet(&link).await.map_err(|failure| failure.error(Operation::Open, None))?;
-        let room = Room::new(link, Keys::new(namespace), &client_id()?, clock.clone());
+        let room = Room::new(Nodes::One(link), Keys::new(namespace), &client_id()?, clock.clone());
         Ok(Self { room, clock, capabilities: crate::capabilities(), particulars: Mutex::default() })
     }
 
@@ -83,10 +85,11 @@ impl RedisStore {
         let json = self.particulars(&claim.claimant);
         let owner = claim.owner().to_string();
         let value = record::unqueued(&owner, claim.ttl, wall_unix_ms(&*self.clock), &json);
-        let mut set = Cmd::with_capacity(6, 64 + value.len() + name.as_str().len());
-        set.arg("SET").arg(self.room.keys.lock(name)).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
+        let key = self.room.keys.lock(name);
+        let mut set = Cmd::with_capacity(6, 64 + value.len() + key.len());
+        set.arg("SET").arg(&key).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
         let counted_from = Sent::now(&*self.clock);
-        if self.room.link.ask(&set).await.map_err(failed)? == Value::Okay {
+        if self.room.nodes.ask(&key, &set).await.map_err(failed)? == Value::Okay {
             return Ok(Claimed::Granted(self.granted(claim, counted_from)));
         }
         match patience {
@@ -134,7 +137,7 @@ impl RedisStore {
         let arguments = [&*owner, &ttl, patience, mode, &self.room.channel, json];
         let keys = self.room.keys.all(claim.name());
         let counted_from = Sent::now(&*self.clock);
-        let answer = self.room.link.call(&self.room.scripts.claim, &keys, &arguments).await;
+        let answer = self.room.nodes.call(&self.room.scripts.claim, &keys, &arguments).await;
         let answer = answer.and_then(ClaimAnswer::read).map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
         Ok(match answer {
             ClaimAnswer::Granted => Claimed::Granted(self.granted(claim, counted_from)),
@@ -194,7 +197,7 @@ impl RedisStore {
         let arguments: Vec<_> = arguments.collect();
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let counted_from = Sent::now(&*self.clock);
-        let answer = self.room.link.call(&self.room.scripts.renew, &keys, &arguments).await;
+        let answer = self.room.nodes.call(&self.room.scripts.renew, &keys, &arguments).await;
         let answers = answer.and_then(|value| {
             let answers = Vec::<String>::from_redis_value(value).map_err(|_| Failure::puzzling())?;
             if answers.len() == claims.len() { Ok(answers) } else { Err(Failure::puzzling()) }
@@ -213,7 +216,7 @@ impl RedisStore {
         self.room.leave(&holding.owner);
         let name = only_exclusive(holding)?;
         let unqueued = format!("{}{}", record::UNQUEUED, holding.owner);
-        let answer = self.room.link.call(&self.room.scripts.release, &self.room.keys.all(name), &[&unqueued]).await;
+        let answer = self.room.nodes.call(&self.room.scripts.release, &self.room.keys.all(name), &[&unqueued]).await;
         let answer = answer.and_then(|value| match value {
             Value::Int(1) => Ok(Release::Released),
             Value::Int(0) => Ok(Release::AlreadyExpired),
@@ -229,7 +232,7 @@ impl RedisStore {
         }
         let keys = self.room.keys.all(name);
         // Not repeated: by then a waiter may hold it, who would lose it too.
-        let answer = self.room.link.call_unrepeated(&self.room.scripts.force, &keys, &[]).await;
+        let answer = self.room.nodes.call_unrepeated(&self.room.scripts.force, &keys, &[]).await;
         let answer = answer.and_then(|value| match &value {
             Value::Array(parts) => match &parts[..] {
                 [free] if text(free) == Some("free") => Ok(Forced::NotHeld),
@@ -358,7 +361,8 @@ impl Store for RedisStore {
 
     fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
         Box::pin(async move {
-            let chunks = claims.chunks(BATCH).map(|chunk| async move {
+            let together = self.room.nodes.together(claims, BATCH, |claim| self.room.keys.lock(claim.name()));
+            let chunks = together.into_iter().map(|chunk| async move {
                 let chunk: Vec<&Claim> = chunk.iter().map(|claim| &**claim).collect();
                 self.extend(&chunk).await
             });
@@ -372,7 +376,7 @@ impl Store for RedisStore {
 
     fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
         Box::pin(async move {
-            let states = survey::inspect(&self.room.link, &self.room.keys, only).await;
+            let states = survey::inspect(&self.room.nodes, &self.room.keys, only).await;
             states.map_err(|failure| failure.error(Operation::Inspect, only))
         })
     }
@@ -388,7 +392,7 @@ impl Store for RedisStore {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.room.close();
-            self.room.link.close();
+            self.room.nodes.close();
         })
     }
 }

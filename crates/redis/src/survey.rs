@@ -13,6 +13,7 @@ use crate::{
     connection::Link,
     failure::Failure,
     keys::Keys,
+    nodes::Nodes,
     record::{LockRecord, WaiterRecord},
 };
 
@@ -47,19 +48,25 @@ pub(crate) async fn greet(link: &Link) -> Result<(), Failure> {
 }
 
 /// Every lock that is held or waited for, sorted by name; or just `only`.
-pub(crate) async fn inspect(link: &Link, keys: &Keys, only: Option<&LockName>) -> Result<Vec<LockState>, Failure> {
+pub(crate) async fn inspect(nodes: &Nodes, keys: &Keys, only: Option<&LockName>) -> Result<Vec<LockState>, Failure> {
     let mut names = match only {
         Some(name) => vec![name.clone()],
-        None => scan(link, keys).await?,
+        None => {
+            let mut names = Vec::new();
+            for master in nodes.masters().await? {
+                scan(master, keys, &mut names).await?;
+            }
+            names
+        }
     };
     names.sort();
     names.dedup(); // a scan may show a key twice
     let mut states = Vec::new();
-    for names in names.chunks(READ_AT_ONCE) {
+    for names in nodes.together(&names, READ_AT_ONCE, |name| keys.lock(name)) {
         let mut reads = pipe();
         reads.cmd("TIME");
         names.iter().for_each(|name| ask_for(&mut reads, &keys.all(name)));
-        let mut answers = link.read(&mut reads).await?.into_iter();
+        let mut answers = nodes.read(&keys.lock(&names[0]), &mut reads).await?.into_iter();
         let now_unix_ms = server_time(answers.next())?;
         for name in names {
             let found = Found::take(&mut answers)?;
@@ -73,8 +80,8 @@ pub(crate) async fn inspect(link: &Link, keys: &Keys, only: Option<&LockName>) -
     Ok(states)
 }
 
-async fn scan(link: &Link, keys: &Keys) -> Result<Vec<LockName>, Failure> {
-    let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
+async fn scan(link: &Link, keys: &Keys, names: &mut Vec<LockName>) -> Result<(), Failure> {
+    let mut cursor = "0".to_owned();
     loop {
         let mut scan = cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(keys.pattern()).arg("COUNT").arg(SCAN_COUNT);
@@ -83,7 +90,7 @@ async fn scan(link: &Link, keys: &Keys) -> Result<Vec<LockName>, Failure> {
         names.extend(found.1.iter().filter_map(|key| keys.name(key)));
         cursor = found.0;
         if cursor == "0" {
-            return Ok(names);
+            return Ok(());
         }
     }
 }

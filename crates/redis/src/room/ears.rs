@@ -15,7 +15,7 @@ use redis::{
 use tokio::task::JoinSet;
 
 use super::{BRIDGED, Hearing, News, Room, is_forbidden};
-use crate::failure::Failure;
+use crate::{failure::Failure, route::Server};
 
 /// A connection that nobody closed can lead nowhere all the same; asking tells.
 const PING_EVERY: Duration = Duration::from_secs(5);
@@ -26,15 +26,20 @@ const POKES: usize = 64;
 pub(super) async fn listen(room: Arc<Room>) {
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
     let mut deaf_since = None;
+    let mut heard_before = false;
     while !room.lock().closed {
         match connect(&room).await {
-            Ok((sink, stream)) => {
+            Ok((sink, stream, server)) => {
                 deaf_since = None;
                 backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
                 room.hearing.send_replace(Hearing::Messages);
+                if std::mem::replace(&mut heard_before, true) {
+                    room.doubt();
+                }
                 tokio::select! {
                     () = attend(&room, stream) => {}
                     () = feel_the_pulse(&room, sink) => {}
+                    () = room.nodes.moved_from(&server) => {}
                 }
                 room.hearing.send_replace(Hearing::Deaf);
             }
@@ -63,18 +68,19 @@ pub(super) async fn listen(room: Arc<Room>) {
 }
 
 /// Subscribes, and makes sure that messages may be sent as well: the scripts of this user send them.
-async fn connect(room: &Room) -> Result<(PubSubSink, PubSubStream), Failure> {
-    let (mut sink, stream) = room.link.messages().await?.split();
-    match tokio::time::timeout(room.link.connect_timeout(), sink.subscribe(&room.channel)).await {
+async fn connect(room: &Room) -> Result<(PubSubSink, PubSubStream, Arc<Server>), Failure> {
+    let (messages, server) = room.nodes.messages().await?;
+    let (mut sink, stream) = messages.split();
+    match tokio::time::timeout(room.nodes.connect_timeout(), sink.subscribe(&room.channel)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(Failure::answered(&error)),
         Err(_) => return Err(Failure::new(ErrorKind::Unavailable, Applied::No, "Redis did not answer in time")),
     }
-    let answer = room.link.ask(cmd("PUBLISH").arg(&room.channel).arg("hello")).await;
+    let answer = room.nodes.ask(&room.channel, cmd("PUBLISH").arg(&room.channel).arg("hello")).await;
     if is_forbidden(&answer) {
         answer?;
     }
-    Ok((sink, stream))
+    Ok((sink, stream, server))
 }
 
 /// Hears messages until the connection breaks or the room is closed.
@@ -100,7 +106,7 @@ async fn attend(room: &Arc<Room>, mut stream: impl Stream<Item = Msg> + Unpin) {
 async fn feel_the_pulse(room: &Room, mut sink: PubSubSink) {
     loop {
         room.rest(PING_EVERY).await;
-        let answer = tokio::time::timeout(room.link.connect_timeout(), sink.ping::<redis::Value>()).await;
+        let answer = tokio::time::timeout(room.nodes.connect_timeout(), sink.ping::<redis::Value>()).await;
         if !matches!(answer, Ok(Ok(_))) {
             return;
         }

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod name;
 pub mod owner;
 pub mod purpose;
+pub mod quorum;
 pub mod refusal;
 pub mod scheme;
 pub mod store;

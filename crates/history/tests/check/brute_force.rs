@@ -1,0 +1,120 @@
+//! The sweeps against the definitions, written down as loops over all pairs.
+
+use std::collections::BTreeSet;
+
+use fencepost_history::{Kind, Options, check};
+use proptest::prelude::*;
+
+use crate::model::{Deed, Life, deeds, history, lives, place};
+
+const EXACT: Options = Options { tolerance: 0, most_bypassed: None, slowest_recovery: None };
+
+/// When each kind shows, by the definitions.
+fn by_definition(lives: &[Life], deeds: &[Deed]) -> BTreeSet<(Kind, u64)> {
+    let mut found = BTreeSet::new();
+    let end = lives.iter().flat_map(|life| [life.granted, last(life)]).chain(deeds.iter().map(|deed| deed.at)).max();
+    let end = end.unwrap_or(0);
+    for (i, later) in lives.iter().enumerate() {
+        for (j, earlier) in lives.iter().enumerate().filter(|(_, earlier)| earlier.lock == later.lock) {
+            if i == j {
+                continue;
+            }
+            if (earlier.granted, j) < (later.granted, i) {
+                if earlier.sure_until() > later.granted {
+                    found.insert((Kind::DoubleGrant, later.granted));
+                }
+                if earlier.believed_until() > later.granted {
+                    found.insert((Kind::BeliefOverlap, later.granted));
+                }
+                if later.fence.is_some() && earlier.fence == later.fence {
+                    found.insert((Kind::FenceTwice, later.granted));
+                }
+            }
+            if earlier.granted <= later.asked && later.fence.is_some() && earlier.fence > later.fence {
+                found.insert((Kind::FenceBackwards, later.granted));
+            }
+        }
+        if later.believed_until().min(end) > later.promised_until() {
+            found.insert((Kind::BeliefBeyondLease, later.promised_until()));
+        }
+        if later.granted > later.promised_until() {
+            found.insert((Kind::DishonestAnswer, later.granted));
+        }
+    }
+    for (n, deed) in deeds.iter().enumerate() {
+        judge(lives, deeds, n, deed, &mut found);
+    }
+    found
+}
+
+fn judge(lives: &[Life], deeds: &[Deed], n: usize, deed: &Deed, found: &mut BTreeSet<(Kind, u64)>) {
+    let rank = |life: usize| (lives[life].granted, life);
+    let newer = |life: usize| lives[life].lock == lives[deed.life].lock && rank(life) > rank(deed.life);
+    let granted_since = (0..lives.len()).any(|life| newer(life) && lives[life].granted <= deed.at);
+    let been_since = deeds[..n].iter().any(|before| before.taken && newer(before.life));
+    match (deed.taken, been_since, granted_since) {
+        (true, true, _) => found.insert((Kind::StaleAccepted, deed.at)),
+        (true, false, true) => found.insert((Kind::LateAccepted, deed.at)),
+        (false, _, true) => found.insert((Kind::StaleRefused, deed.at)),
+        (false, _, false) => found.insert((Kind::RightfulRefused, deed.at)),
+        (true, false, false) => false,
+    };
+    let accepted = || deeds[..n].iter().filter(|before| before.taken);
+    if deed.taken {
+        if deed.fence.is_some() && accepted().any(|before| before.fence > deed.fence) {
+            found.insert((Kind::EffectBackwards, deed.at));
+        }
+        if accepted().next_back().is_some_and(|before| before.version != deed.basis) {
+            found.insert((Kind::LostUpdate, deed.at));
+        }
+    }
+}
+
+fn last(life: &Life) -> u64 {
+    match life.end {
+        crate::model::End::Never => life.granted,
+        crate::model::End::Released(at) | crate::model::End::Lost(at) | crate::model::End::Died(at) => at,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_sweeps_find_what_the_definitions_say(lives in lives(), raw in deeds()) {
+        let deeds = place(&lives, &raw);
+        let findings = check(&history(&lives, &deeds), &EXACT);
+        let found: BTreeSet<_> = findings.list.iter().map(|finding| (finding.kind, finding.at)).collect();
+        prop_assert_eq!(found, by_definition(&lives, &deeds));
+    }
+
+    #[test]
+    fn the_bypass_count_is_what_the_definition_says(lives in lives()) {
+        let findings = check(&history(&lives, &[]), &EXACT);
+        let passed = |one: &Life, rank: usize| {
+            lives.iter().enumerate().filter(|(other_rank, other)| {
+                other.lock == one.lock && other.asked > one.asked && (other.granted, *other_rank) < (one.granted, rank)
+            }).count() as u64
+        };
+        let most = lives.iter().enumerate().map(|(rank, one)| passed(one, rank)).max().unwrap_or(0);
+        prop_assert_eq!(findings.measures.most_bypassed, most);
+    }
+
+    #[test]
+    fn the_idle_time_is_what_the_definition_says(lives in lives()) {
+        let findings = check(&history(&lives, &[]), &EXACT);
+        // Instants are whole numbers here: look at the middle of each step between two.
+        let mut longest = 0;
+        for lock in 0..2 {
+            let mut run = 0;
+            for at in 0..200u64 {
+                let mut of_lock = lives.iter().filter(|life| life.lock == lock);
+                let wanted = of_lock.clone().any(|life| life.asked <= at && at < life.granted);
+                let held = of_lock.any(|life| life.granted <= at && at < life.believed_until());
+                run = if wanted && !held { run + 1 } else { 0 };
+                longest = longest.max(run);
+            }
+        }
+        prop_assert_eq!(findings.measures.longest_idle, longest);
+    }
+}

@@ -1,0 +1,7 @@
+//! The checker finds what is wrong, and nothing else.
+
+mod brute_force;
+mod examples;
+mod model;
+mod mutations;
+mod reading;

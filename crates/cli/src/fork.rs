@@ -1,5 +1,5 @@
-//! What only bare system calls can do: the one early fork, and signals as the command expects them. The only
-//! `unsafe` of the project is in this file.
+//! What only bare system calls can do: the one early fork, and what a command is started with besides its arguments. The
+//! only `unsafe` of the project is in this file.
 //!
 //! The guardian and the keeper must be there before anything can go wrong, cost next to nothing, and outlive the
 //! process that started them; a second `exec` of this program would double the start-up time.
@@ -54,4 +54,20 @@ pub(crate) fn start_unblocked(command: &mut Command) {
     // SAFETY: between fork and exec only what is safe inside a signal handler may be called; `pthread_sigmask` on a
     // value of the closure's own is, and it neither allocates nor takes a lock.
     unsafe { command.pre_exec(unblock) };
+}
+
+/// Has the kernel kill the command when this process dies, should both processes above it be killed at once.
+///
+/// The kernel counts the death of the *thread* that starts the command: call this in a process with one thread. It
+/// forgets the wish when the command gains rights by its set-user-id bit, and does not extend it to the command's children.
+pub(crate) fn end_with_this_process(command: &mut Command) {
+    let this_process = rustix::process::getpid();
+    let end_with_it = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // It may have died before that call, and then nothing would ever be sent.
+        if rustix::process::getppid() == Some(this_process) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+    };
+    // SAFETY: between fork and exec only what is safe inside a signal handler may be called; these are two bare system
+    // calls on values of the closure's own, which neither allocate nor take a lock, and so are the errors made of numbers.
+    unsafe { command.pre_exec(end_with_it) };
 }

@@ -8,7 +8,7 @@ pub(crate) mod plan;
 pub(crate) mod tree;
 
 use std::{
-    ffi::OsString,
+    ffi::{CStr, OsString},
     io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -39,6 +39,9 @@ use crate::{
     wire::{Ended, Line, Order, Report, Start},
 };
 
+/// What listings of processes call it, where they do not show the command line.
+const NAME: &CStr = c"guardian";
+
 /// What the guardian is to run. Known before the fork.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -60,11 +63,19 @@ pub(crate) fn keep(line: Line, job: &Job) -> ! {
 }
 
 fn guard(line: Line, job: &Job) -> io::Result<()> {
+    // A name of its own: who kills all that are called like the program kills the other process only, and then this
+    // one ends the command.
+    nix::sys::prctl::set_name(NAME)?;
     // A group of its own: a signal to the job, or the terminal's keys, must not reach the guardian.
     rustix::process::setpgid(None, None)?;
     tree::adopt_orphans()?;
     let children = signals::of_children()?;
-    let Some((start, lock)) = wait_for_start(&line)? else { return Ok(()) };
+    let Some(Due { start, lock, lost, signals }) = wait_for_start(&line)? else { return Ok(()) };
+    let plan = Plan::new(job.on_lost, job.grace, start.deadline.map(Moment::from_nanos));
+    if lost || !plan.may_start(BootClock.now()) {
+        drop(lock);
+        return line.send(&Report::TooLate, None);
+    }
     let command = match spawn(job, &start) {
         Ok(command) => command,
         Err(error) => {
@@ -79,25 +90,42 @@ fn guard(line: Line, job: &Job) -> io::Result<()> {
         // It may have reached for the terminal before it had it, and been stopped for that.
         let _ = rustix::process::kill_process_group(command, Signal::CONT);
     }
-    let plan = Plan::new(job.on_lost, job.grace, start.deadline.map(Moment::from_nanos));
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     let line = Some(line);
     let mut guardian =
         Guardian { line, lock, command, end: None, plan, timer, children, unkillable: Vec::new(), left_behind: 0 };
     guardian.report(&Report::Started(command.as_raw_pid()));
+    signals.into_iter().for_each(|signal| guardian.pass_on(signal));
     guardian.watch()
 }
 
-fn wait_for_start(line: &Line) -> io::Result<Option<(Start, Option<OwnedFd>)>> {
+/// The order to start, with all that was ordered since: this process may have been paused, and the lease renewed or
+/// lost meanwhile.
+struct Due {
+    start: Start,
+    lock: Option<OwnedFd>,
+    lost: bool,
+    signals: Vec<i32>,
+}
+
+/// `None` when the other side is gone: nothing is started for nobody.
+fn wait_for_start(line: &Line) -> io::Result<Option<Due>> {
+    let mut due: Option<Due> = None;
     loop {
-        match line.receive::<Order>() {
-            Ok(Some((Order::Start(start), lock))) => return Ok(Some((start, lock))),
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+        match (line.receive::<Order>(), &mut due) {
+            (Ok(Some((Order::Start(start), lock))), _) => {
+                due = Some(Due { start, lock, lost: false, signals: Vec::new() });
+            }
+            (Ok(Some((Order::Deadline(deadline), _))), Some(due)) => due.start.deadline = Some(deadline),
+            (Ok(Some((Order::Lost, _))), Some(due)) => due.lost = true,
+            (Ok(Some((Order::Signal(signal), _))), Some(due)) => due.signals.push(signal),
+            (Ok(Some(_)), None) => {} // about a command that is not yet to be
+            (Ok(None), _) => return Ok(None),
+            (Err(error), None) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(&mut [PollFd::new(line, PollFlags::IN)])?;
             }
-            Err(error) => return Err(error),
+            (Err(error), Some(_)) if error.kind() == io::ErrorKind::WouldBlock => return Ok(due),
+            (Err(error), _) => return Err(error),
         }
     }
 }
@@ -130,6 +158,7 @@ fn prepared(program: OsString, job: &Job, start: &Start) -> Command {
         None => command.env_remove("FENCEPOST_FENCE"),
     };
     fork::start_unblocked(&mut command);
+    fork::end_with_this_process(&mut command);
     command
 }
 
@@ -154,13 +183,15 @@ impl Guardian {
         loop {
             let none_left = self.reap();
             if none_left && self.end.is_some() {
-                self.unkillable.clear();
                 return self.finish();
             }
             self.take_orders();
             let now = BootClock.now();
             match self.plan.due(now) {
-                Some(Step::GiveUp) => return self.finish(),
+                Some(Step::GiveUp) => {
+                    self.unkillable = tree::alive();
+                    return self.finish();
+                }
                 Some(step) => self.take(step),
                 None => self.sleep()?,
             }
@@ -233,7 +264,7 @@ impl Guardian {
         }
         let reach = tree::signal_all(Signal::TERM, group);
         if group.is_none() {
-            self.left_behind = reach.sent + reach.refused.len();
+            self.left_behind = reach;
         }
         // Continued as well: a stopped process would not see it before the KILL.
         tree::signal_all(Signal::CONT, None);
@@ -244,7 +275,7 @@ impl Guardian {
             // The group first and at once, so that it cannot fork away from under the walk.
             let _ = rustix::process::kill_process_group(self.command, Signal::KILL);
         }
-        self.unkillable = tree::signal_all(Signal::KILL, None).refused;
+        tree::signal_all(Signal::KILL, None);
     }
 
     fn sleep(&self) -> io::Result<()> {

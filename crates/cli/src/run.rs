@@ -14,7 +14,11 @@ use crate::{
     arguments::{Global, Run},
     exit::{self, Ending},
     fork::{self, Side},
-    guardian::{self, Job, plan::OnLost, tree},
+    guardian::{
+        self, Job,
+        plan::{KILLING_LASTS, OnLost},
+        tree,
+    },
     signals::{self, Signals},
     take::{self, Opened, Patience, Takes},
     terminal::Terminal,
@@ -161,6 +165,7 @@ impl Work<'_> {
                 report = self.line.next() => match report {
                     Some(Report::Started(pid)) => group = Pid::from_raw(pid),
                     Some(Report::NotStarted(error)) => return self.not_started(error),
+                    Some(Report::TooLate) => return self.too_late(),
                     Some(Report::Stopped(signal)) => self.stop_as_well(signal, group),
                     Some(Report::Ended(ended)) => {
                         self.take_terminal_back(group, ended.signal);
@@ -211,6 +216,11 @@ impl Work<'_> {
         Ending::coded(outcome, code).saying(format!("{program}: {error}"))
     }
 
+    fn too_late(&self) -> Ending {
+        let why = "the lease ended before the command could be started; it was not started";
+        Ending::coded("lost", exit::LOST).saying(format!("lock {:?}: {why}", self.run.name))
+    }
+
     fn ended(&self, ended: &Ended, lost: Option<LossReason>) -> Ending {
         let mut said = Vec::new();
         let stopped = ended.for_the_lease || lost.is_some() && self.run.on_lost != OnLost::Ignore;
@@ -229,28 +239,28 @@ impl Work<'_> {
             1 => said.push("1 process that the command left behind was ended".into()),
             many => said.push(format!("{many} processes that the command left behind were ended")),
         }
-        if !ended.unkillable.is_empty() {
-            said.push(format!(
-                "these processes could not be ended and run on without the lock: {:?}",
-                ended.unkillable
-            ));
-        }
+        said.extend(running_on(&ended.unkillable));
         if said.is_empty() { ending } else { ending.saying(said.join("; ")) }
     }
 
     /// The command fell to this process, which must not let the lock go while it runs.
     async fn guardian_died(&self, group: Option<Pid>) -> Ending {
-        let give_up = BootClock.now().after(Duration::from_secs(5));
-        while BootClock.now() < give_up {
+        let give_up = BootClock.now().after(KILLING_LASTS);
+        let left = loop {
             while let tree::Change::Of(..) = tree::next_change() {}
             if let tree::Change::NoneLeft = tree::next_change() {
-                break;
+                break Vec::new();
+            }
+            if BootClock.now() >= give_up {
+                break tree::alive();
             }
             tree::signal_all(Signal::KILL, None);
             clock::sleep(&BootClock, Duration::from_millis(2)).await;
-        }
+        };
         self.take_terminal_back(group, None);
-        Ending::internal("the guardian was killed from outside; the command was killed before the lock was given back")
+        let command = running_on(&left);
+        let command = command.unwrap_or_else(|| "the command was killed before the lock was given back".into());
+        Ending::internal(format!("the guardian was killed from outside; {command}"))
     }
 
     /// `--min-hold`: until then, unless the lease is lost or somebody wants this process to end.
@@ -298,6 +308,12 @@ impl Work<'_> {
             let _ = rustix::process::kill_current_process_group(signal);
         }
     }
+}
+
+/// What there is to say of processes that would not die.
+fn running_on(processes: &[i32]) -> Option<String> {
+    let which = || format!("these processes could not be ended and run on without the lock: {processes:?}");
+    (!processes.is_empty()).then(which)
 }
 
 fn broken(error: io::Error) -> Ending {

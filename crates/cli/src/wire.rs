@@ -6,9 +6,12 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType,
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, SocketFlags, SocketType,
+    },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -48,6 +51,8 @@ pub(crate) enum Report {
     Started(i32),
     /// It could not be started: the system's error number.
     NotStarted(i32),
+    /// It was not started: the lease had ended, or was about to.
+    TooLate,
     /// It was stopped by this signal.
     Stopped(i32),
     /// Nothing of it runs any more, but for what is listed.
@@ -149,7 +154,12 @@ fn receive<T: DeserializeOwned>(line: BorrowedFd<'_>) -> io::Result<Option<(T, O
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::net::recvmsg(line, &mut [IoSliceMut::new(&mut text)], &mut control, flags)?;
+    let mut receive = || rustix::net::recvmsg(line, &mut [IoSliceMut::new(&mut text)], &mut control, flags);
+    let received = match receive() {
+        // The other side is gone and had not read all of ours. The kernel says so once, ahead of its last words.
+        Err(Errno::CONNRESET) => receive(),
+        received => received,
+    }?;
     if received.bytes == 0 {
         return Ok(None);
     }
@@ -163,6 +173,16 @@ fn receive<T: DeserializeOwned>(line: BorrowedFd<'_>) -> io::Result<Option<(T, O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_words_arrive_from_who_did_not_listen_any_more() {
+        let (near, far) = Line::pair().unwrap();
+        near.send(&Order::Deadline(7), None).unwrap();
+        far.send(&Report::TooLate, None).unwrap();
+        drop(far);
+        assert!(matches!(near.receive::<Report>(), Ok(Some((Report::TooLate, None)))));
+        assert!(near.receive::<Report>().unwrap().is_none());
+    }
 
     #[test]
     fn a_message_arrives_with_its_descriptor_and_then_the_end() {

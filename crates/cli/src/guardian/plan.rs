@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fencepost::clock::Moment;
 
-/// How long the guardian tries to kill what does not die.
-const KILLING_LASTS: Duration = Duration::from_secs(5);
+/// How long is tried to kill what does not die.
+pub(crate) const KILLING_LASTS: Duration = Duration::from_secs(5);
 /// How often it looks for what is left meanwhile.
 const KILL_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// The most that the command gets between TERM and KILL when this program itself was killed.
@@ -61,6 +61,11 @@ impl Plan {
     /// A plan for a command that starts now, under a lease that ends at `deadline`.
     pub(crate) fn new(on_lost: OnLost, grace: Duration, deadline: Option<Moment>) -> Self {
         Self { on_lost, grace, deadline, phase: Phase::Running, for_the_lease: false }
+    }
+
+    /// Whether the command may start at all: not when it would have to end at once, nor without the lock.
+    pub(crate) fn may_start(&self, now: Moment) -> bool {
+        [self.term_by(), self.kill_by(), self.deadline].into_iter().flatten().all(|by| now < by)
     }
 
     /// The lease was extended.
@@ -184,6 +189,15 @@ mod tests {
         assert!(plan.is_for_the_lease());
         assert_eq!(plan.due(at(9_905)), Some(Step::Kill));
         assert_eq!(plan.due(at(14_900)), Some(Step::GiveUp));
+    }
+
+    #[test]
+    fn what_would_have_to_end_at_once_does_not_start_nor_does_anything_without_the_lock() {
+        for (on_lost, last) in [(OnLost::Term, 9_599), (OnLost::Kill, 9_899), (OnLost::Ignore, 9_999)] {
+            let plan = plan(on_lost);
+            assert_eq!((plan.may_start(at(last)), plan.may_start(at(last + 1))), (true, false), "{on_lost:?}");
+        }
+        assert!(Plan::new(OnLost::Term, Duration::from_secs(1), None).may_start(at(u64::MAX / 1_000_000)));
     }
 
     #[test]

@@ -38,46 +38,51 @@ pub(crate) fn next_change() -> Change {
     }
 }
 
-/// Whom a signal reached.
-#[derive(Debug, Default)]
-pub(crate) struct Reach {
-    /// How many processes it was sent to.
-    pub(crate) sent: usize,
-    /// The pids of those that the system protects from us.
-    pub(crate) refused: Vec<i32>,
-}
-
-/// Sends `signal` to every descendant outside `except`'s process group.
+/// Sends `signal` to every descendant outside `except`'s process group. Answers how many it was meant for.
 ///
 /// Processes that are born meanwhile may be missed: for a kill, call it until [`Change::NoneLeft`].
-pub(crate) fn signal_all(signal: Signal, except: Option<Pid>) -> Reach {
-    let mut reach = Reach::default();
+pub(crate) fn signal_all(signal: Signal, except: Option<Pid>) -> usize {
+    let mut meant = 0;
+    walk(|parent, child| {
+        let group = rustix::process::getpgid(Some(child)).ok();
+        if except.is_none() || group != except {
+            // Who is gone meanwhile, or elsewhere, is not counted; who is protected from us is.
+            meant += usize::from(matches!(signal_one(parent, child, signal), Ok(()) | Err(Errno::PERM)));
+        }
+    });
+    meant
+}
+
+/// The descendants that have not ended.
+pub(crate) fn alive() -> Vec<i32> {
+    let mut alive = Vec::new();
+    walk(|_, child| {
+        if stat(child).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X')) {
+            alive.push(child.as_raw_pid());
+        }
+    });
+    alive
+}
+
+/// Visits every descendant, along with the process above it.
+fn walk(mut visit: impl FnMut(Pid, Pid)) {
     let mut seen = HashSet::new();
     let mut open = vec![rustix::process::getpid()];
     while let Some(parent) = open.pop() {
         for child in children_of(parent) {
-            if !seen.insert(child) {
-                continue;
+            if seen.insert(child) {
+                visit(parent, child);
+                open.push(child);
             }
-            let group = rustix::process::getpgid(Some(child)).ok();
-            if except.is_none() || group != except {
-                match signal_one(parent, child, signal) {
-                    Ok(()) => reach.sent += 1,
-                    Err(Errno::PERM) => reach.refused.push(child.as_raw_pid()),
-                    Err(_) => {} // it is gone, or elsewhere, where the next round finds it
-                }
-            }
-            open.push(child);
         }
     }
-    reach
 }
 
 /// Signals `child` only while it is the process that was seen below `parent`: its number may have passed on to a
 /// stranger since.
 fn signal_one(parent: Pid, child: Pid, signal: Signal) -> Result<(), Errno> {
     let descriptor = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-    let above = parent_of(child);
+    let above = stat(child).and_then(|stat| stat.parent);
     if above != Some(parent) && above != Some(rustix::process::getpid()) {
         return Err(Errno::SRCH);
     }
@@ -94,13 +99,40 @@ fn children_of(pid: Pid) -> Vec<Pid> {
     children
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
+struct Stat {
+    state: char,
+    parent: Option<Pid>,
+}
+
+fn stat(pid: Pid) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     // The program's name stands in brackets and may hold anything, brackets and spaces included.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(1).and_then(pid_from)
+    let mut fields = rest.split_ascii_whitespace();
+    Some(Stat { state: fields.next()?.chars().next()?, parent: fields.next().and_then(pid_from) })
 }
 
 fn pid_from(text: &str) -> Option<Pid> {
     text.parse().ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn who_ended_is_not_alive_though_nobody_has_asked_for_its_code() {
+        let mut child = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let pid = child.id().try_into().unwrap();
+        assert!(alive().contains(&pid));
+        child.kill().unwrap();
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(Pid::from_raw(pid).unwrap()), ended).unwrap();
+        assert!(
+            !alive().contains(&pid) && children_of(rustix::process::getpid()).contains(&Pid::from_raw(pid).unwrap())
+        );
+        child.wait().unwrap();
+    }
 }

@@ -1,8 +1,13 @@
-use std::time::{Duration, Instant};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
-use crate::world::{LONG, World, ends_within, is_alive};
+use crate::world::{LONG, Running, World, ends_within, is_alive, within};
 
 /// A command with a grandchild in a session of its own that ignores TERM. Both print their pids.
 const STUBBORN: &str =
@@ -97,6 +102,65 @@ fn a_killed_guardian_takes_the_command_with_it_before_the_lock_is_free() {
     assert_eq!(finished.code, 70, "{}", finished.stderr);
     assert!(!is_alive(child) && !is_alive(grandchild));
     assert_eq!(world.run(&["--wait", "0s"], "a", "true").ended().code, 0);
+}
+
+/// Issue 2: `fencepost` is stopped first, so that it cannot do what is the kernel's part here.
+#[test]
+fn kill_9_of_the_guardian_and_of_fencepost_at_once_ends_the_command() {
+    let world = World::new();
+    let mut running = world.run(&[], "a", "echo $$; exec sleep 1000");
+    let child = running.line_pid();
+    let guardian = running.guardian();
+    running.signal(Signal::STOP);
+    rustix::process::kill_process(guardian, Signal::KILL).unwrap();
+    running.signal(Signal::KILL);
+    let ended = ends_within(child, LONG);
+    if !ended {
+        rustix::process::kill_process(child, Signal::KILL).unwrap();
+    }
+    assert!(ended, "the command runs on without the lock");
+    running.ended();
+}
+
+#[test]
+fn who_kills_all_that_are_called_fencepost_misses_the_guardian() {
+    let world = World::new();
+    let mut running = world.run(&[], "a", "echo $$; exec sleep 1000");
+    let child = running.line_pid();
+    let name = |pid: Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_pid())).unwrap();
+    assert_eq!((name(running.pid()).as_str(), name(running.guardian()).as_str()), ("fencepost\n", "guardian\n"));
+    running.signal(Signal::TERM);
+    assert!(ends_within(child, LONG));
+    running.ended();
+}
+
+/// A process of another user, which only root can make: a copy of `setpriv` that becomes root by its set-user-id bit.
+#[test]
+fn what_the_system_protects_from_the_guardian_is_reported_by_number() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("passed over: only root can make a process that another user cannot kill");
+        return;
+    }
+    let world = World::new();
+    let (shared, setpriv) = (world.directory.path(), world.directory.path().join("setpriv"));
+    std::fs::copy("/usr/bin/setpriv", &setpriv).unwrap();
+    std::fs::set_permissions(&setpriv, Permissions::from_mode(0o4755)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_fencepost"), shared.join("fencepost")).unwrap();
+    std::fs::set_permissions(shared, Permissions::from_mode(0o777)).unwrap();
+    let protected = "./setpriv --reuid 0 --regid 0 --clear-groups sh -c 'echo $$; exec sleep 1000'; wait";
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "./fencepost", "run", "--grace", "100ms"]);
+    command.args(["--max-hold", "1s", "a", "--", "sh", "-c", protected]).env("FENCEPOST_STORE", &world.store);
+    command.current_dir(shared).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::of(&mut command);
+    let pid = running.line_pid();
+    // It keeps the pipes open, which only its end closes.
+    let told = within(LONG, move || running.next_error());
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    assert!(
+        told.contains(&format!("could not be ended and run on without the lock: [{}]", pid.as_raw_pid())),
+        "{told}"
+    );
 }
 
 /// A lock is not given back while anything of the job runs.

@@ -87,6 +87,31 @@ fn case_40_a_deleted_record_ends_the_command() {
     assert_eq!((finished.code, &finished.ending()["outcome"]), (76, &"lost".into()), "{}", finished.stderr);
 }
 
+/// Case 11: a pause between the grant and the start of the command, longer than the lease.
+#[test]
+fn a_lease_that_ended_meanwhile_starts_nothing() {
+    let server = Server::start(&[]);
+    let world = server.world();
+    for on_lost in ["term", "ignore"] {
+        let mut first = world.run(&["--ttl", "1s"], "a", "echo held; exec sleep 1000");
+        assert_eq!(first.line(), "held");
+        let second = world.run(&["--ttl", "1s", "--on-lost", on_lost], "a", "echo ran");
+        world.await_waiters("a", 1);
+        let guardian = second.guardian();
+        rustix::process::kill_process(guardian, Signal::STOP).unwrap();
+        first.signal(Signal::TERM);
+        first.ended();
+        eventually(|| world.who("a")["holders"][0]["pid"] == second.pid().as_raw_pid());
+        second.signal(Signal::STOP);
+        eventually(|| world.who("a")["holders"].as_array().unwrap().is_empty());
+        rustix::process::kill_process(guardian, Signal::CONT).unwrap();
+        second.signal(Signal::CONT);
+        let finished = second.ended();
+        assert_eq!((finished.code, finished.stdout.as_str()), (76, ""), "{on_lost}: {}", finished.stderr);
+        assert!(finished.stderr.contains("it was not started"), "{}", finished.stderr);
+    }
+}
+
 #[test]
 fn a_lease_is_renewed_for_as_long_as_the_command_runs() {
     let server = Server::start(&[]);

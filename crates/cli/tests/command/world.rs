@@ -104,6 +104,13 @@ impl Running {
         line.trim_end().to_owned()
     }
 
+    /// The next line on stderr, and nothing after it.
+    pub(crate) fn next_error(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        line
+    }
+
     /// The next line, which is a pid.
     pub(crate) fn line_pid(&mut self) -> Pid {
         let line = self.line();

@@ -29,6 +29,12 @@ pub(crate) fn acquire(global: &Global, verb: Acquire) -> Ending {
         crate::log(global.verbose);
         return crate::block_on(take_without_keeper(global, &verb, patience));
     }
+    if verb.detach && verb.taking.max_hold.is_none() && stdout_leads_nowhere() {
+        return Ending::usage(
+            "--detach wants somebody who reads the owner value, and stdout is closed or /dev/null: nobody could give the \
+             lock back; bound it with --max-hold",
+        );
+    }
     let caller = match caller(&verb) {
         Ok(caller) => caller,
         Err(ending) => return ending,
@@ -151,48 +157,93 @@ async fn leave_held<P: Takes>(
         return Err(Ending::coded("unsupported", exit::UNSUPPORTED)
             .saying(format!("{said}: they end with their process; leave --no-keep out")));
     }
-    let lease = take::attempt(locks, &verb.name, &verb.taking, patience, Upkeep::ByTheScript).await?;
-    let granted = granted(&lease);
-    // Neither released nor renewed: it is the script's from here on.
-    std::mem::forget(lease);
-    Ok(print(global, granted))
+    let mut lease = take::attempt(locks, &verb.name, &verb.taking, patience, Upkeep::ByTheScript).await?;
+    match print(global, granted(&lease)) {
+        Ok(ending) => {
+            // Neither released nor renewed: it is the script's from here on.
+            std::mem::forget(lease);
+            Ok(ending)
+        }
+        Err(untold) => {
+            let released = lease.release().await;
+            locks.close().await;
+            Err(not_taken(untold, released.err().map(Ending::from)))
+        }
+    }
 }
 
 /// In the process that was called: waits for the keeper's word and prints it.
 fn await_keeper(global: &Global, line: &Line) -> Ending {
-    let kept = loop {
+    let kept = match hear(line) {
+        Ok(Some(kept)) => kept,
+        Ok(None) => return Ending::internal("the keeper ended before it held the lock"),
+        Err(error) => return Ending::internal(format!("cannot hear the keeper: {error}")),
+    };
+    match print(global, kept) {
+        Ok(ending) => {
+            // Only from here on is the lock the script's. Without this word the keeper gives it back.
+            let _ = line.send(&Taken, None);
+            ending
+        }
+        Err(untold) => {
+            line.hang_up();
+            match hear(line) {
+                Ok(Some(Kept::Failed(release))) => not_taken(untold, Some(release)),
+                _ => not_taken(untold, None),
+            }
+        }
+    }
+}
+
+/// The keeper's next word; `None` when it has ended.
+fn hear(line: &Line) -> io::Result<Option<Kept>> {
+    loop {
         match line.receive::<Kept>() {
-            Ok(Some((kept, _))) => break kept,
-            Ok(None) => return Ending::internal("the keeper ended before it held the lock"),
+            Ok(kept) => return Ok(kept.map(|(kept, _)| kept)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let _ = rustix::event::poll(&mut [PollFd::new(line, PollFlags::IN)], None);
             }
-            Err(error) => return Ending::internal(format!("cannot hear the keeper: {error}")),
+            Err(error) => return Err(error),
         }
-    };
-    let ending = print(global, kept);
-    if ending.exit_code == 0 {
-        // Only from here on is the lock the script's. Without this word the keeper gives it back.
-        let _ = line.send(&Taken, None);
     }
-    ending
+}
+
+/// The owner value reached nobody, and the lock was given back, unless that failed.
+fn not_taken(untold: Ending, release: Option<Ending>) -> Ending {
+    let release = release.map_or_else(
+        || "the lock was given back".to_owned(),
+        |failed| failed.message.unwrap_or_else(|| "the lock could not be given back".to_owned()),
+    );
+    Ending { message: untold.message.map(|message| format!("{message}; {release}")), ..untold }
 }
 
 /// The word that somebody knows the owner value now.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Taken;
 
-fn print(global: &Global, kept: Kept) -> Ending {
+/// Tells whoever asked for the lock.
+///
+/// # Errors
+/// When the grant was told to nobody.
+fn print(global: &Global, kept: Kept) -> Result<Ending, Ending> {
     let (owner, fence) = match kept {
         Kept::Granted { owner, fence } => (owner, fence),
-        Kept::Failed(ending) => return ending,
+        Kept::Failed(ending) => return Ok(ending),
     };
     let line = match (global.json, fence) {
         (true, _) => serde_json::json!({ "owner": owner, "fence": fence }).to_string(),
         (false, Some(fence)) => format!("{owner} {fence}"),
         (false, None) => owner,
     };
-    Ending { fence, ..crate::print(&format!("{line}\n")) }
+    crate::hand_over(&format!("{line}\n"))?;
+    Ok(Ending::answered())
+}
+
+/// Whether what is printed is lost. A stdout that was closed is `/dev/null` by the time that this program runs: the
+/// language's runtime sees to that.
+fn stdout_leads_nowhere() -> bool {
+    let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
+    rustix::fs::fstat(rustix::stdio::stdout()).is_ok_and(|stdout| Ok(stdout.st_rdev) == null)
 }
 
 fn granted<P: Takes>(lease: &Lease<P>) -> Kept {
@@ -236,9 +287,11 @@ impl Keeper<'_> {
                 if line.send(&granted(&lease), None).is_ok() && line.next::<Taken>().await.is_some() {
                     drop(line);
                     self.watch_over(&lease, caller, signals).await;
+                    // An outcome that stays unknown ends with the TTL; there is nobody left to tell.
+                    let _ = lease.release().await;
+                } else if let Err(error) = lease.release().await {
+                    self.refuse(&line, error.into());
                 }
-                // An outcome that stays unknown ends with the TTL; there is nobody left to tell.
-                let _ = lease.release().await;
             }
             Some(Err(ending)) => self.refuse(&line, ending),
             None => {}

@@ -66,6 +66,11 @@ fn carry_out(arguments: Arguments) -> Ending {
     }
 }
 
+/// Writes to stdout what is of use only to whoever reads it.
+fn hand_over(text: &str) -> Result<(), Ending> {
+    if write(text)? { Ok(()) } else { Err(Ending::internal("nobody reads stdout")) }
+}
+
 /// Writes to stdout. A reader that went away is no failure, a full disk is.
 fn print(text: &str) -> Ending {
     write(text).map_or_else(|ending| ending, |_| Ending::answered())

@@ -107,6 +107,12 @@ impl Line {
         Watched::new(self.0).map(Line)
     }
 
+    /// Says nothing more; the other side sees the end of the line and can still speak.
+    pub(crate) fn hang_up(&self) {
+        // It fails when the other side is gone, who needs no telling.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+    }
+
     /// Receives one message; `None` when the other side is gone.
     ///
     /// # Errors

@@ -11,14 +11,14 @@ use rustix::process::Signal;
 
 use crate::world::{LONG, World, ends_within, eventually, is_alive};
 
-struct Server {
+pub(crate) struct Server {
     child: Child,
     port: u16,
     _directory: tempfile::TempDir,
 }
 
 impl Server {
-    fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");
@@ -30,7 +30,7 @@ impl Server {
         server
     }
 
-    fn world(&self) -> World {
+    pub(crate) fn world(&self) -> World {
         World::on(format!("redis://127.0.0.1:{}", self.port))
     }
 

@@ -79,6 +79,48 @@ fn a_detached_lock_outlives_its_script_until_it_is_released_or_held_too_long() {
     }
 }
 
+/// Issue 2: a lock whose owner value nobody got is a lock that nobody can give back.
+#[test]
+fn a_grant_that_could_not_be_told_is_given_back() {
+    let world = World::new();
+    let server = crate::redis::Server::start(&[]);
+    let redis = server.world();
+    let ways: [(&World, &[&str]); 4] =
+        [(&world, &[]), (&world, &["--detach"]), (&redis, &["--detach"]), (&redis, &["--no-keep"])];
+    for (world, flags) in ways {
+        for unread in [true, false] {
+            let mut command = world.command(&[&["acquire", "a"], flags].concat());
+            if unread {
+                let (reader, writer) = std::io::pipe().unwrap();
+                drop(reader);
+                command.stdout(writer);
+            } else {
+                command.stdout(std::fs::File::create("/dev/full").unwrap());
+            }
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!((output.status.code(), said.lines().count()), (Some(70), 1), "{flags:?} {said}");
+            assert!(said.contains("given back"), "{said}");
+            let free = world.finish(&["run", "--wait", "5s", "a", "--", "true"]);
+            assert_eq!(free.code, 0, "{flags:?} {}", free.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_detached_lock_wants_somebody_who_learns_its_owner_value() {
+    let world = World::new();
+    let program = env!("CARGO_BIN_EXE_fencepost");
+    for (redirection, flags, code) in [(">&-", "", 64), (">/dev/null", "", 64), (">/dev/null", "--max-hold 100ms", 0)] {
+        let mut script = std::process::Command::new("sh");
+        script.args(["-c", &format!("{program} acquire a --detach {flags} {redirection}")]);
+        script.env("FENCEPOST_STORE", &world.store).stdout(std::process::Stdio::piped());
+        let finished = crate::world::finish(script.stderr(std::process::Stdio::piped()));
+        assert_eq!(finished.code, code, "{redirection} {flags}: {}", finished.stderr);
+        assert_eq!(world.finish(&["run", "--wait", "20s", "a", "--", "true"]).code, 0);
+    }
+}
+
 #[test]
 fn acquire_waits_and_tells_busy_like_run() {
     let world = World::new();

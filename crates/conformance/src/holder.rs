@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use fencepost_core::claim::Mode;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -29,7 +30,7 @@ use crate::{
 #[allow(missing_docs)] // the fields say it
 pub enum Order {
     /// Take a lock, waiting as long as it takes, and report its loss.
-    Acquire { name: String, ttl_ms: u64 },
+    Acquire { name: String, ttl_ms: u64, mode: Mode },
     /// Say whether it is held.
     Check { name: String },
     /// Give it back.
@@ -111,8 +112,18 @@ impl Holder {
 
     /// Begins to take a lock.
     pub async fn start_acquiring(&mut self, name: &str, ttl: Duration) {
+        self.start_acquiring_as(name, ttl, Mode::Exclusive).await;
+    }
+
+    /// Takes a lock as reader, or permits.
+    pub async fn acquire_as(&mut self, name: &str, ttl: Duration, mode: Mode) {
+        self.start_acquiring_as(name, ttl, mode).await;
+        self.acquired(name).await;
+    }
+
+    async fn start_acquiring_as(&mut self, name: &str, ttl: Duration, mode: Mode) {
         let ttl_ms = u64::try_from(ttl.as_millis()).expect("a TTL");
-        self.order(&Order::Acquire { name: name.to_owned(), ttl_ms }).await;
+        self.order(&Order::Acquire { name: name.to_owned(), ttl_ms, mode }).await;
     }
 
     /// Waits until a lock it began to take is held.

@@ -6,8 +6,12 @@ pub mod errors;
 pub mod fences;
 pub mod loss;
 pub mod ownership;
+pub mod permits;
+pub mod remembering;
 pub mod renewal;
+pub mod sharing;
 pub mod time;
+pub mod together;
 pub mod waiting;
 
 /// One test for each rule, on fresh sites of one constructor. For use in a `tests/` file of this crate, where the
@@ -99,6 +103,37 @@ macro_rules! conformance_suite {
                 f3_readers_never_advance_a_fence
                 f4_a_fence_never_goes_back
                 f4_an_unreadable_fence_is_not_started_again;
+            sharing:
+                readers_hold_together_and_a_writer_alone
+                w3_later_readers_do_not_pass_a_writer_that_waits
+                w2_all_readers_that_wait_next_come_in_together
+                w1_a_dead_reader_goes
+                a_writer_becomes_a_reader_without_a_gap
+                a_downgraded_lease_is_renewed_and_given_back
+                an_owner_that_reads_is_refused_as_writer
+                never_both_and_writers_get_their_turn;
+            permits:
+                the_count_never_exceeds_the_limit
+                w1_a_dead_holders_permit_comes_back
+                w3_one_that_waits_for_two_is_not_passed
+                a_differing_limit_is_refused
+                a_name_is_a_lock_or_a_semaphore
+                the_limit_is_changed_on_purpose_only
+                the_number_of_permits_makes_sense
+                f3_each_slots_fences_rise;
+            together:
+                opposite_orders_do_not_deadlock
+                all_or_nothing
+                c1_a_cancelled_request_leaves_nothing
+                the_first_loss_is_the_loss_of_all
+                senseless_lists_are_refused;
+            remembering:
+                no_change_of_a_cell_is_lost
+                a_repeated_change_answers_as_the_first
+                no_version_of_a_cell_comes_twice
+                t2_a_cell_expires_by_the_stores_clock
+                w1_a_change_of_a_cell_is_told
+                a_cell_holds_as_much_as_it_says;
         }
     };
     (@rules $site:path; $($module:ident: $($rule:ident)+;)+) => {$($(
@@ -127,8 +162,12 @@ pub fn assert_complete(listed: &[&str]) {
         ("fences", include_str!("rules/fences.rs")),
         ("loss", include_str!("rules/loss.rs")),
         ("ownership", include_str!("rules/ownership.rs")),
+        ("permits", include_str!("rules/permits.rs")),
+        ("remembering", include_str!("rules/remembering.rs")),
         ("renewal", include_str!("rules/renewal.rs")),
+        ("sharing", include_str!("rules/sharing.rs")),
         ("time", include_str!("rules/time.rs")),
+        ("together", include_str!("rules/together.rs")),
         ("waiting", include_str!("rules/waiting.rs")),
     ];
     for (module, source) in sources {

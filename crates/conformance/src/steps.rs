@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use fencepost::{Acquired, Attempt, Efficiency, Error, Lease, Locks, registry};
 use fencepost_core::{
     capabilities::FenceSource,
-    claim::{Claim, Claimant, Claimed, Grant, Holding, LossReason, Patience, Renewal},
+    claim::{Claim, Claimant, Claimed, Grant, Holding, LossReason, Mode, Patience, Renewal, Want},
     clock::{BootClock, Clock, Moment},
     fence::Fence,
     limits::Ttl,
@@ -60,7 +60,11 @@ pub(crate) async fn store(site: &dyn Site) -> Arc<dyn Store> {
 }
 
 pub(crate) fn claim(lock: &str, ttl: Duration) -> Arc<Claim> {
-    let holding = Holding::exclusive(name(lock), Owner::random().expect("randomness"));
+    claim_as(lock, ttl, Mode::Exclusive)
+}
+
+pub(crate) fn claim_as(lock: &str, ttl: Duration, mode: Mode) -> Arc<Claim> {
+    let holding = Holding::one(Want { name: name(lock), mode }, Owner::random().expect("randomness"));
     Arc::new(Claim { holding, ttl: Ttl::new(ttl).expect("a valid TTL"), claimant: Arc::new(Claimant::here()) })
 }
 

@@ -50,13 +50,20 @@ pub struct Holding {
 impl Holding {
     /// One lock, wanted exclusively.
     pub fn exclusive(name: LockName, owner: Owner) -> Self {
-        let want = Want { name, mode: Mode::Exclusive };
+        Self::one(Want { name, mode: Mode::Exclusive }, owner)
+    }
+
+    /// One lock, wanted as it says.
+    pub fn one(want: Want, owner: Owner) -> Self {
         Self { owner, wants: Arc::new([want]) }
     }
 
-    /// Several locks, all or nothing. `None` when the list is empty.
+    /// Several locks, all or nothing. `None` when the list is empty, names a lock twice, or has permits among others:
+    /// their slots could not be told apart.
     pub fn several(wants: Vec<Want>, owner: Owner) -> Option<Self> {
-        (!wants.is_empty()).then(|| Self { owner, wants: wants.into() })
+        let twice = wants.iter().enumerate().any(|(i, want)| wants[..i].iter().any(|other| other.name == want.name));
+        let counted = wants.len() > 1 && wants.iter().any(|want| matches!(want.mode, Mode::Permits { .. }));
+        (!wants.is_empty() && !twice && !counted).then(|| Self { owner, wants: wants.into() })
     }
 
     /// The same with every exclusive want a shared one, as after a downgrade.

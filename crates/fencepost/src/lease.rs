@@ -3,16 +3,22 @@
 use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{LossReason, Release, Renewal},
+    backoff::Backoff,
+    claim::{Claim, Grant, LossReason, Release, Renewal},
     clock::{self, Moment},
-    error::{Error, ErrorKind, Operation},
+    error::{Error, ErrorKind, Operation, Retry},
     fence::Fence,
     name::LockName,
     owner::Owner,
     purpose::{Correctness, Purpose},
 };
 
-use crate::{cleaner::Trace, client::Client, watchdog::Held};
+use crate::{
+    cleaner::Trace,
+    client::Client,
+    hold::{Counted, Exclusive, Hold, Shared},
+    watchdog::Held,
+};
 
 /// How long a release may take before its outcome is unknown (O3).
 pub const RELEASE_WITHIN: Duration = Duration::from_secs(5);
@@ -27,12 +33,15 @@ pub const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 /// it comes free after its TTL. It can be sent to other threads and tasks.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is given back"]
-pub struct Lease<P> {
+pub struct Lease<P, H = Exclusive> {
     client: Arc<Client>,
     held: Arc<Held>,
     fence: Option<Fence>,
+    slots: Arc<[u32]>,
     giving_back: GivingBack,
-    purpose: PhantomData<fn() -> P>,
+    /// Alive for as long as the lease may be, where somebody counts.
+    counted: Option<Arc<()>>,
+    kind: PhantomData<fn() -> (P, H)>,
 }
 
 /// How far a lease is on its way back.
@@ -54,13 +63,94 @@ impl Lease<Correctness> {
 }
 
 impl<P: Purpose> Lease<P> {
-    pub(crate) fn new(client: Arc<Client>, held: Arc<Held>, fence: Option<Fence>) -> Self {
-        Self { client, held, fence, giving_back: GivingBack::No, purpose: PhantomData }
+    /// Makes the writer a reader, with no moment in between in which another could write; the readers that wait next
+    /// come in. A store that is out of reach is tried again until the lease is lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the lease was lost first; [`ErrorKind::Unsupported`] when the store has no shared
+    /// locks. The lock is given back then.
+    ///
+    /// # Cancel safety
+    /// Dropped, it gives the lock back in the background, as writer or as reader.
+    pub async fn downgrade(self) -> Result<Lease<P, Shared>, Error> {
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        let answer = self.run(async {
+            loop {
+                match self.client.store.downgrade(&self.held.claim).await {
+                    Err(error) if error.retry() == Retry::Later => {
+                        clock::sleep(&*self.client.clock, backoff.pause()).await;
+                    }
+                    answer => return answer,
+                }
+            }
+        });
+        let answer = answer.await??;
+        self.client.watchdog.renewed_by_hand(self.owner(), answer);
+        self.check()?;
+        let claim = Claim { holding: self.held.claim.holding.shared(), ..(*self.held.claim).clone() };
+        let held = self.client.watchdog.exchange(Arc::new(claim));
+        let held = held.ok_or_else(|| self.loss_error(self.held.loss().unwrap_or(LossReason::Closed)))?;
+        Ok(self.held_as(held))
+    }
+
+    /// The same grant, held differently.
+    fn held_as<H: Hold>(mut self, held: Arc<Held>) -> Lease<P, H> {
+        self.giving_back = GivingBack::Done; // by the other one, from now on
+        Lease {
+            client: self.client.clone(),
+            held,
+            fence: self.fence,
+            slots: self.slots.clone(),
+            giving_back: GivingBack::No,
+            counted: self.counted.take(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl Lease<Correctness, Shared> {
+    /// The fence of the last writer before this reader; `None` when nobody has written yet. A resource refuses this
+    /// reader once it has seen a newer writer's, and never advances by it (F3).
+    pub fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+}
+
+impl Lease<Correctness, Counted> {
+    /// The fence of each of the [`slots`](Lease::slots): higher than that of every earlier holder of the slot. The
+    /// resource keeps one number for each slot (F3).
+    pub fn fence(&self) -> Fence {
+        self.fence.expect("a store that issues fences granted without one")
+    }
+}
+
+impl<P: Purpose> Lease<P, Counted> {
+    /// The slots that the permits are, counted from 0. No two holders have the same one at a time.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+}
+
+impl<P: Purpose, H: Hold> Lease<P, H> {
+    pub(crate) fn new(client: Arc<Client>, held: Arc<Held>, grant: Grant) -> Self {
+        let Grant { fence, slots, .. } = grant;
+        Self { client, held, fence, slots, giving_back: GivingBack::No, counted: None, kind: PhantomData }
+    }
+
+    /// Lets `token` live for as long as the lease does.
+    pub(crate) fn counted_by(mut self, token: Arc<()>) -> Self {
+        self.counted = Some(token);
+        self
     }
 
     /// The lock.
     pub fn name(&self) -> &LockName {
         self.held.claim.name()
+    }
+
+    /// All locks of the grant, sorted by name: more than one where several were claimed in one step.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.held.claim.holding.wants().iter().map(|want| &want.name)
     }
 
     /// The owner value. Whoever knows it can renew and release this grant.
@@ -193,7 +283,7 @@ impl<P: Purpose> Lease<P> {
     }
 }
 
-impl<P> Drop for Lease<P> {
+impl<P, H> Drop for Lease<P, H> {
     fn drop(&mut self) {
         if self.giving_back != GivingBack::Done {
             self.client.watchdog.forget(self.held.claim.owner());

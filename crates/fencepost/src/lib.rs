@@ -55,12 +55,16 @@
 pub mod blocking;
 mod cleaner;
 mod client;
+pub mod hold;
 mod lease;
 mod locks;
 pub mod observed;
+mod read_write;
 mod reentrant;
 pub mod registry;
 mod request;
+mod semaphore;
+mod several;
 mod watchdog;
 
 pub use fencepost_core::{
@@ -79,11 +83,14 @@ pub use fencepost_core::{
 pub use crate::{
     lease::{Lease, RELEASE_WITHIN},
     locks::{Locks, LocksBuilder},
+    read_write::ReadWrite,
     reentrant::{Entry, Reentrant},
     request::{
         Attempt::{self, Acquired, Busy},
         LockRequest, OUTAGE_LIMIT,
     },
+    semaphore::Semaphore,
+    several::{MOST_NAMES, Several, SeveralRequest},
 };
 
 /// The README's examples compile and run.

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use fencepost_core::{
     capabilities::{Capabilities, FenceSource},
-    claim::Claimant,
+    claim::{Claimant, Mode},
     clock::{BootClock, Clock},
     error::{Error, ErrorKind, Operation},
     name::Namespace,
@@ -12,7 +12,10 @@ use fencepost_core::{
     store::Store,
 };
 
-use crate::{client::Client, observed::Observed, reentrant::Reentrant, registry, request::LockRequest};
+use crate::{
+    client::Client, observed::Observed, read_write::ReadWrite, reentrant::Reentrant, registry, request::LockRequest,
+    semaphore::Semaphore, several::SeveralRequest,
+};
 
 /// Locks on one store, for one purpose. Cloning is cheap; all clones are one client with one watchdog.
 ///
@@ -70,6 +73,10 @@ impl Locks {
 impl<P: Purpose> Locks<P> {
     fn on(client: Arc<Client>) -> Self {
         Self { client, purpose: PhantomData }
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     /// The facts about the store.
@@ -132,7 +139,22 @@ macro_rules! locks_for {
             /// The lock called `name`, to be taken with [`acquire`](LockRequest::acquire). A name that is refused is
             /// reported there.
             pub fn lock(&self, name: impl AsRef<str>) -> LockRequest<$purpose> {
-                LockRequest::new(self.client.clone(), name.as_ref())
+                LockRequest::new(self.client.clone(), name.as_ref(), Mode::Exclusive)
+            }
+
+            /// The read-write lock called `name`, for one owner: each call makes another one.
+            pub fn read_write(&self, name: impl AsRef<str>) -> ReadWrite<$purpose> {
+                ReadWrite::new(self.clone(), name.as_ref())
+            }
+
+            /// The semaphore called `name` with `limit` permits.
+            pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore<$purpose> {
+                Semaphore::new(self.clone(), name.as_ref(), limit)
+            }
+
+            /// The locks called `names`, to be taken all or none with [`acquire`](SeveralRequest::acquire).
+            pub fn several(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> SeveralRequest<$purpose> {
+                SeveralRequest::new(self.client.clone(), names)
             }
 
             /// Locks that one owner can enter again while it holds them (O4).

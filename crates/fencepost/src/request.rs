@@ -8,7 +8,7 @@ use std::{
 
 use fencepost_core::{
     backoff::{Backoff, jitter},
-    claim::{Busy, Claim, Claimed, Grant, Holding, Patience},
+    claim::{Busy, Claim, Claimed, Grant, Holding, Mode, Patience, Want},
     clock::{self, Moment},
     error::{Applied, Error, ErrorKind, Operation, Retry},
     limits::{Ttl, Wait},
@@ -21,6 +21,7 @@ use fencepost_core::{
 use crate::{
     cleaner::{Trace, UnderWay},
     client::Client,
+    hold::{Exclusive, Hold},
     lease::Lease,
     locks::claimant_with,
 };
@@ -51,56 +52,84 @@ impl<L> Attempt<L> {
 /// A lock to be taken. Made by [`Locks::lock`](crate::Locks::lock).
 #[derive(Debug)]
 #[must_use = "nothing happens before `acquire`"]
-pub struct LockRequest<P> {
+pub struct LockRequest<P, H = Exclusive> {
     client: Arc<Client>,
-    name: Result<LockName, Error>,
-    ttl: Duration,
-    wait: Wait,
-    labels: Vec<(String, String)>,
-    upkeep: Upkeep,
-    purpose: PhantomData<fn() -> P>,
+    want: Result<Want, Error>,
+    terms: Terms,
+    /// Handed to the lease, where somebody counts leases.
+    token: Option<Arc<()>>,
+    kind: PhantomData<fn() -> (P, H)>,
 }
 
-impl<P: Purpose> LockRequest<P> {
-    pub(crate) fn new(client: Arc<Client>, name: &str) -> Self {
-        Self {
-            client,
-            name: LockName::new(name),
-            ttl: Ttl::DEFAULT.get(),
-            wait: Wait::Forever,
-            labels: Vec::new(),
-            upkeep: Upkeep::default(),
-            purpose: PhantomData,
+/// On which terms something is asked for, whatever it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) upkeep: Upkeep,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { ttl: Ttl::DEFAULT.get(), wait: Wait::Forever, labels: Vec::new(), upkeep: Upkeep::default() }
+    }
+}
+
+/// The setters of everything that is asked for on [`Terms`].
+macro_rules! terms {
+    () => {
+        /// The TTL to ask for: 10 ms to 365 days, 30 s by default. Ignored by stores that do not expire.
+        pub fn ttl(mut self, ttl: Duration) -> Self {
+            self.terms.ttl = ttl;
+            self
         }
+
+        /// How long the acquire may take altogether; zero tries once. Without it, it waits as long as it takes.
+        pub fn wait(mut self, limit: impl Into<Wait>) -> Self {
+            self.terms.wait = limit.into();
+            self
+        }
+
+        /// Attaches a label that people see in listings.
+        pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+            self.terms.labels.push((key.into(), value.into()));
+            self
+        }
+
+        /// The longest time that the lease may be held altogether, renewals included.
+        pub fn max_hold(mut self, limit: Duration) -> Self {
+            self.terms.upkeep.max_hold = Some(limit);
+            self
+        }
+    };
+}
+pub(crate) use terms;
+
+impl<P: Purpose, H: Hold> LockRequest<P, H> {
+    pub(crate) fn new(client: Arc<Client>, name: &str, mode: Mode) -> Self {
+        let want = LockName::new(name).map(|name| Want { name, mode });
+        Self { client, want, terms: Terms::default(), token: None, kind: PhantomData }
     }
 
-    /// The TTL to ask for: 10 ms to 365 days, 30 s by default. Ignored by stores that do not expire.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+    /// Refuses for a reason that was found before anything was asked.
+    pub(crate) fn refused(mut self, error: Option<Error>) -> Self {
+        if let (Ok(_), Some(error)) = (&self.want, error) {
+            self.want = Err(error);
+        }
         self
     }
 
-    /// How long the acquire may take altogether; zero tries once. Without it, it waits as long as it takes.
-    pub fn wait(mut self, limit: impl Into<Wait>) -> Self {
-        self.wait = limit.into();
+    pub(crate) fn counted_by(mut self, token: Arc<()>) -> Self {
+        self.token = Some(token);
         self
     }
 
-    /// Attaches a label that people see in listings.
-    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.labels.push((key.into(), value.into()));
-        self
-    }
-
-    /// The longest time that the lease may be held altogether, renewals included.
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.upkeep.max_hold = Some(limit);
-        self
-    }
+    terms!();
 
     /// Leaves renewal to [`Lease::renew`]. Loss is watched all the same.
     pub fn manual_renewal(mut self) -> Self {
-        self.upkeep.manual = true;
+        self.terms.upkeep.manual = true;
         self
     }
 
@@ -115,29 +144,40 @@ impl<P: Purpose> LockRequest<P> {
     /// # Cancel safety
     /// Safe: dropped at any point, it leaves neither a lock nor a place in the queue once the background clean-up
     /// is answered, at the latest after the TTL (C1). The place in the queue is lost.
-    pub async fn acquire(self) -> Result<Attempt<Lease<P>>, Error> {
-        let claim = Claim {
-            holding: Holding::exclusive(self.name?, Owner::random()?),
-            ttl: Ttl::new(self.ttl)?,
-            claimant: if self.labels.is_empty() {
-                self.client.claimant.clone()
-            } else {
-                Arc::new(claimant_with(self.labels))
-            },
-        };
-        let pursuit = Pursuit::new(self.client, claim, self.upkeep);
-        let patience = if self.wait == Wait::Once { Patience::Once } else { Patience::Queue };
-        let outcome = tokio::select! {
-            biased;
-            error = pursuit.client.closed() => Err(error),
-            outcome = pursuit.pursue(patience) => outcome,
-            span = pursuit.end_of(self.wait) => pursuit.out_of_time(span),
-        };
-        outcome.map(|attempt| match attempt {
-            Attempt::Acquired((machine, grant)) => Attempt::Acquired(pursuit.into_lease(machine, grant)),
-            Attempt::Busy(busy) => Attempt::Busy(busy),
+    pub async fn acquire(self) -> Result<Attempt<Lease<P, H>>, Error> {
+        let Self { client, want, terms, token, .. } = self;
+        let want = want?;
+        let attempt = obtain(client, terms, |owner| Holding::one(want, owner)).await?;
+        Ok(match (attempt, token) {
+            (Attempt::Acquired(lease), Some(token)) => Attempt::Acquired(lease.counted_by(token)),
+            (attempt, _) => attempt,
         })
     }
+}
+
+/// Claims and waits, on the terms given.
+pub(crate) async fn obtain<P: Purpose, H: Hold>(
+    client: Arc<Client>,
+    terms: Terms,
+    holding: impl FnOnce(Owner) -> Holding,
+) -> Result<Attempt<Lease<P, H>>, Error> {
+    let claim = Claim {
+        holding: holding(Owner::random()?),
+        ttl: Ttl::new(terms.ttl)?,
+        claimant: if terms.labels.is_empty() { client.claimant.clone() } else { Arc::new(claimant_with(terms.labels)) },
+    };
+    let pursuit = Pursuit::new(client, claim, terms.upkeep);
+    let patience = if terms.wait == Wait::Once { Patience::Once } else { Patience::Queue };
+    let outcome = tokio::select! {
+        biased;
+        error = pursuit.client.closed() => Err(error),
+        outcome = pursuit.pursue(patience) => outcome,
+        span = pursuit.end_of(terms.wait) => pursuit.out_of_time(span),
+    };
+    outcome.map(|attempt| match attempt {
+        Attempt::Acquired((machine, grant)) => Attempt::Acquired(pursuit.into_lease(machine, grant)),
+        Attempt::Busy(busy) => Attempt::Busy(busy),
+    })
 }
 
 /// One claim on its way to a grant. Dropped before that, it is given back in the background (C1).
@@ -247,10 +287,10 @@ impl Pursuit {
         }
     }
 
-    fn into_lease<P: Purpose>(self, machine: LeaseMachine, grant: Grant) -> Lease<P> {
+    fn into_lease<P: Purpose, H: Hold>(self, machine: LeaseMachine, grant: Grant) -> Lease<P, H> {
         let held = self.client.watchdog.add(machine, self.claim.clone());
         self.note(|progress| progress.trace = None); // from here on the guard gives it back
-        Lease::new(self.client.clone(), held, grant.fence)
+        Lease::new(self.client.clone(), held, grant)
     }
 
     fn note<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {

@@ -69,6 +69,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    fn of(claim: Arc<Claim>, machine: &LeaseMachine) -> Arc<Self> {
+        let deadline = Mutex::new(machine.deadline());
+        Arc::new(Self { claim, deadline, lost: OnceLock::new(), told: Notify::new() })
+    }
+
     /// When the lease ends unless it is renewed.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,12 +123,7 @@ impl Watchdog {
 
     /// Looks after a lease from now on.
     pub(crate) fn add(&self, machine: LeaseMachine, claim: Arc<Claim>) -> Arc<Held> {
-        let held = Arc::new(Held {
-            claim,
-            deadline: Mutex::new(machine.deadline()),
-            lost: OnceLock::new(),
-            told: Notify::new(),
-        });
+        let held = Held::of(claim, &machine);
         let owner = *held.claim.owner();
         let mut schedule = self.0.lock();
         schedule.leases.insert(owner, Watched { machine, held: held.clone(), due: None });
@@ -135,6 +135,14 @@ impl Watchdog {
             self.0.feed(&mut schedule, owner, Event::Revoked(LossReason::Closed));
         }
         held
+    }
+
+    /// Looks after the same grant as another claim from now on; `None` when it is lost, or was given back.
+    pub(crate) fn exchange(&self, claim: Arc<Claim>) -> Option<Arc<Held>> {
+        let mut schedule = self.0.lock();
+        let watched = schedule.leases.get_mut(claim.owner())?;
+        watched.held = Held::of(claim, &watched.machine);
+        Some(watched.held.clone())
     }
 
     /// Stops looking after a lease: it is never renewed again (R2).

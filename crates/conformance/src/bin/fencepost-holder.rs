@@ -7,7 +7,12 @@ use std::{
     time::Duration,
 };
 
-use fencepost::{Acquired, Efficiency, ErrorKind, Lease, Locks, Namespace};
+use fencepost::{
+    Acquired, Attempt, Efficiency, Error, ErrorKind, Lease, Locks, Namespace,
+    claim::{LossReason, Mode},
+    hold::Hold,
+    store::BoxFuture,
+};
 use fencepost_conformance::{
     crowd,
     holder::{Order, Report},
@@ -22,8 +27,24 @@ use tokio::{
 type Held = Arc<Mutex<HashMap<String, Entry>>>;
 
 struct Entry {
-    lease: Arc<Lease<Efficiency>>,
+    lease: Arc<dyn Guard>,
     give_back: Arc<Notify>,
+}
+
+/// A lease, however it holds.
+trait Guard: Send + Sync {
+    fn check(&self) -> Result<(), Error>;
+    fn lost(&self) -> BoxFuture<'_, LossReason>;
+}
+
+impl<H: Hold> Guard for Lease<Efficiency, H> {
+    fn check(&self) -> Result<(), Error> {
+        self.check()
+    }
+
+    fn lost(&self) -> BoxFuture<'_, LossReason> {
+        Box::pin(self.lost())
+    }
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -54,9 +75,18 @@ async fn obey(locks: Locks, held: Held, order: Order) {
     }
 }
 
-async fn try_to_obey(locks: Locks, held: Held, order: Order) -> Result<(), fencepost::Error> {
+async fn try_to_obey(locks: Locks, held: Held, order: Order) -> Result<(), Error> {
     match order {
-        Order::Acquire { name, ttl_ms } => acquire(&locks.for_efficiency(), held, name, ttl_ms).await?,
+        Order::Acquire { name, ttl_ms, mode } => {
+            let (locks, ttl) = (locks.for_efficiency(), Duration::from_millis(ttl_ms));
+            match mode {
+                Mode::Exclusive => hold(locks.lock(&name).ttl(ttl).acquire().await?, held, name).await,
+                Mode::Shared => hold(locks.read_write(&name).read().ttl(ttl).acquire().await?, held, name).await,
+                Mode::Permits { count, of } => {
+                    hold(locks.semaphore(&name, of).permits(count).ttl(ttl).acquire().await?, held, name).await;
+                }
+            }
+        }
         Order::Check { name } => check(&held, name),
         Order::Release { name } => {
             let entry = open(&held).remove(&name);
@@ -79,17 +109,15 @@ async fn try_to_obey(locks: Locks, held: Held, order: Order) -> Result<(), fence
     Ok(())
 }
 
-async fn acquire(locks: &Locks<Efficiency>, held: Held, name: String, ttl_ms: u64) -> Result<(), fencepost::Error> {
-    let attempt = locks.lock(&name).ttl(Duration::from_millis(ttl_ms)).acquire().await?;
-    let Acquired(lease) = attempt else { return Ok(()) };
-    let (lease, give_back) = (Arc::new(lease), Arc::new(Notify::new()));
+async fn hold<H: Hold>(attempt: Attempt<Lease<Efficiency, H>>, held: Held, name: String) {
+    let Acquired(lease) = attempt else { return };
+    let (lease, give_back): (Arc<dyn Guard>, _) = (Arc::new(lease), Arc::new(Notify::new()));
     open(&held).insert(name.clone(), Entry { lease: lease.clone(), give_back: give_back.clone() });
     say(&Report::Acquired { name: name.clone() });
     tokio::select! {
         reason = lease.lost() => say(&Report::Lost { name, reason: format!("{reason:?}") }),
         () = give_back.notified() => {}
     }
-    Ok(())
 }
 
 fn check(held: &Held, name: String) {

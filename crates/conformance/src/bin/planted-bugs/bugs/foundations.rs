@@ -61,8 +61,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "a guard that was dropped is renewed for ever",
         rule: "R2",
         file: "crates/fencepost/src/lease.rs",
-        find: "impl<P> Drop for Lease<P> {\n    fn drop(&mut self) {\n        if self.giving_back != GivingBack::Done {",
-        replace: "impl<P> Drop for Lease<P> {\n    fn drop(&mut self) {\n        if false {",
+        find: "impl<P, H> Drop for Lease<P, H> {\n    fn drop(&mut self) {\n        if self.giving_back != GivingBack::Done {",
+        replace: "impl<P, H> Drop for Lease<P, H> {\n    fn drop(&mut self) {\n        if false {",
         test: suite("memory::r2_a_dropped_guard_is_freed"),
     },
     Bug {

@@ -9,8 +9,8 @@ use crate::{exit, guardian::plan::OnLost};
 
 /// Distributed locks for people who have to be right about it.
 #[derive(Debug, Parser)]
-#[command(name = "fencepost", version, after_help = exit::CODES, max_term_width = 100)]
-#[command(after_long_help = format!("{}\n\n{}", EXAMPLES, exit::CODES))]
+#[command(name = "fencepost", version, max_term_width = 100)]
+#[command(after_help = format!("{}\n\n{}", EXAMPLES, exit::CODES))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -28,6 +28,7 @@ Examples:
       shows who holds and who waits";
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the locks live: file:/path, redis://host [default: a directory in the user's state directory]
     ///
@@ -58,70 +59,61 @@ pub(crate) enum Verb {
     /// URL with a password in it is not passed on. Signals sent to this process reach its process group. When the lease is in danger it is asked to end
     /// (TERM) and killed before the lease can pass on, with everything it started. What it leaves running when it ends
     /// may finish for one --grace, is then ended the same way, and the lock is held until nothing is left.
-    ///
-    /// Example: fencepost run --wait 0s nightly-report -- ./report.sh --all
+    #[command(after_help = format!("Example: fencepost run --wait 0s nightly-report -- ./report.sh --all\n\n{}", exit::CODES))]
     Run(Run),
     /// Take a lock for a script, and print its owner value and fence
     ///
     /// A keeper in the background renews the lease until it is released or lost, or the calling process ends. Inside
-    /// $(...) the caller may be a subshell that ends at once: say --for-pid $$ there.
-    ///
-    /// Example: read -r owner fence <<< "$(fencepost acquire backup --for-pid $$)"
+    /// $(...) the caller may be a subshell that ends at once: say --for-pid $$ there. When the owner value cannot be
+    /// printed, the lock is given back.
+    #[command(after_help = r#"Example: read -r owner fence <<< "$(fencepost acquire backup --for-pid $$)""#)]
     Acquire(Acquire),
     /// Extend a lease that `acquire` printed, by its TTL from now
-    ///
-    /// Example: fencepost renew backup --owner "$owner" --ttl 5m
+    #[command(after_help = r#"Example: fencepost renew backup --owner "$owner" --ttl 5m"#)]
     Renew(Renew),
     /// Tell whether a grant that `acquire` printed is still held: exit code 0, or 76 when it is lost
-    ///
-    /// Example: fencepost check backup --owner "$owner" || exit
+    #[command(after_help = r#"Example: fencepost check backup --owner "$owner" || exit"#)]
     Check(Grant),
     /// Give back a grant that `acquire` printed
     ///
     /// Exit code 76 when it was lost before.
-    ///
-    /// Example: fencepost release backup --owner "$owner"
+    #[command(after_help = r#"Example: fencepost release backup --owner "$owner""#)]
     Release(Grant),
     /// Show every lock that is held or waited for
-    ///
-    /// Example: fencepost ls --json | jq -r '.[].name'
+    #[command(after_help = "Example: fencepost ls --json | jq -r '.[].name'")]
     Ls,
     /// Show who holds a lock and who waits for it
-    ///
-    /// Example: fencepost who nightly-report
+    #[command(after_help = "Example: fencepost who nightly-report")]
     Who(Named),
     /// Take a lock from its holder by force; the holder is told, waiters keep their places
     ///
     /// Exit code 75 when it is held with another fence than the one named.
-    ///
-    /// Example: fencepost break nightly-report --if-fence 42
+    #[command(after_help = "Example: fencepost break nightly-report --if-fence 42")]
     Break(Break),
     /// Print each change of a lock's holders and waiters, until interrupted
-    ///
-    /// Example: fencepost watch nightly-report --json
+    #[command(after_help = "Example: fencepost watch nightly-report --json")]
     Watch(Named),
     /// Measure what locks cost on the store, next to what the bare store costs
     ///
     /// Works on names of its own and gives everything back. Run it on a machine that does nothing else; ratios to the
     /// floor hold on a busy one too.
-    ///
-    /// Example: fencepost --store redis://10.0.0.5 bench --only alone --only tasks
+    #[command(after_help = "Example: fencepost --store redis://10.0.0.5 bench --only alone --only tasks")]
     Bench(Bench),
     /// Print the completions for a shell
-    ///
-    /// Example: fencepost completions bash > /etc/bash_completion.d/fencepost
+    #[command(after_help = "Example: fencepost completions bash > /etc/bash_completion.d/fencepost")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page
-    ///
-    /// Example: fencepost man > /usr/local/share/man/man1/fencepost.1
-    Man,
+    /// Print the manual page, or the one of a verb
+    #[command(after_help = "Example: fencepost man > /usr/local/share/man/man1/fencepost.1")]
+    Man {
+        /// The verb
+        verb: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = exit::CODES)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) taking: Taking,

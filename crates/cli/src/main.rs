@@ -7,6 +7,7 @@ mod fork;
 mod guardian;
 mod keeper;
 mod listing;
+mod manual;
 mod run;
 mod signals;
 mod take;
@@ -56,13 +57,7 @@ fn carry_out(arguments: Arguments) -> Ending {
             clap_complete::generate(shell, &mut Arguments::command(), "fencepost", &mut text);
             print(&String::from_utf8_lossy(&text))
         }
-        Verb::Man => {
-            let mut text = Vec::new();
-            match clap_mangen::Man::new(Arguments::command()).render(&mut text) {
-                Ok(()) => print(&String::from_utf8_lossy(&text)),
-                Err(error) => Ending::internal(error.to_string()),
-            }
-        }
+        Verb::Man { verb } => manual::page(verb.as_deref()).map_or_else(|ending| ending, |text| print(&text)),
     }
 }
 

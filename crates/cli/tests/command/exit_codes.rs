@@ -80,18 +80,43 @@ fn bad_input_gets_one_line_and_64() {
     }
 }
 
+const VERBS: [&str; 12] =
+    ["run", "acquire", "renew", "check", "release", "ls", "who", "break", "watch", "bench", "completions", "man"];
+
 #[test]
 fn help_goes_to_stdout_and_shows_an_example_for_every_verb() {
     let world = World::new();
-    for verb in ["run", "acquire", "renew", "check", "release", "ls", "who", "break", "watch", "completions", "man"] {
-        let help = world.finish(&[verb, "--help"]);
-        assert_eq!(help.code, 0);
-        assert!(help.stdout.contains("Example: fencepost") || help.stdout.contains("Example: read"), "{verb}");
-        // The store's URL stands in the environment and may hold a password.
-        assert!(!help.stdout.contains(&world.store), "{verb}");
+    let whole = world.finish(&["-h"]).stdout;
+    let listed = whole.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let listed: Vec<_> =
+        listed.filter(|line| !line.starts_with("   ")).map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(listed, VERBS.into_iter().chain(["help"]).map(Some).collect::<Vec<_>>());
+    for flag in ["-h", "--help"] {
+        for verb in VERBS.map(Some).into_iter().chain([None]) {
+            let arguments: Vec<_> = verb.into_iter().chain([flag]).collect();
+            let help = world.finish(&arguments);
+            assert_eq!(help.code, 0);
+            assert!(help.stdout.contains("\nExample: ") || help.stdout.contains("\nExamples:\n"), "{verb:?}");
+            // The store's URL stands in the environment and may hold a password.
+            assert!(!help.stdout.contains(&world.store), "{verb:?}");
+        }
     }
     assert!(world.finish(&["completions", "bash"]).stdout.contains("complete"));
-    assert!(world.finish(&["man"]).stdout.contains(".TH fencepost"));
+}
+
+#[test]
+fn there_is_a_manual_page_for_the_whole_and_for_every_verb() {
+    let world = World::new();
+    let whole = world.finish(&["man"]).stdout;
+    assert!(whole.contains(".TH fencepost 1") && whole.contains(".SH EXIT CODES\n"), "{whole}");
+    for verb in VERBS {
+        // The page that the whole's refers to.
+        assert!(whole.contains(&format!("fencepost\\-{verb}(1)")), "{verb}");
+        let page = world.finish(&["man", verb]).stdout;
+        assert!(page.contains(&format!(".TH fencepost-{verb} 1")), "{verb}: {page}");
+        assert!(page.contains(".SH EXAMPLE\n") && page.contains("\\-\\-store"), "{verb}: {page}");
+    }
+    assert_eq!(world.finish(&["man", "no-such-verb"]).code, 64);
 }
 
 /// Case 43: wanted by users of flock, consul and terraform.

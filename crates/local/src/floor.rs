@@ -5,10 +5,15 @@
 //! [`RANGE`] numbers by the one file `.floor`, and no two ranges overlap, whichever lock they are for. What a lock's
 //! file lost is then never worse than a range given up.
 //!
-//! The floor itself keeps two numbers. The *ceiling* is on the disk (fsync) before any range below it is given
-//! out, and stands in two slots with checksums, so that one torn write leaves the other. The *next* range is only
-//! written to the page cache, which outlives every process but not the kernel: it counts while the boot id is the
-//! same, otherwise the ceiling does. Thus one fsync serves [`AHEAD`] ranges, and a grant needs none.
+//! The floor itself keeps two numbers. The *ceiling* is on the disk (fsync) before any range below it is given out.
+//! The *next* range is only written to the page cache, which outlives every process but not the kernel; beside it
+//! stands the ceiling that is known to be on the disk. Both count while the boot id is the same. After a restart of the
+//! machine the ceiling counts instead, and is raised before anything is given out. Thus one raising serves [`AHEAD`]
+//! ranges, and a grant needs none.
+//!
+//! The ceiling stands in two slots with checksums. Only the one with the lower ceiling is ever written, and only once
+//! both are known to be on the disk as they were read: whatever a failure of the machine leaves of that write, and
+//! however many writers were killed half-way before, the other slot has every range below it that was given out.
 
 use std::{
     fs,
@@ -24,7 +29,7 @@ use rustix::{
 
 use crate::{
     encode::LOCK_SUFFIX,
-    problem::{Outcome, Problem},
+    problem::{Again, Outcome, Problem},
     record::{BootId, array_at, u64_at},
 };
 
@@ -36,11 +41,11 @@ const AHEAD: u64 = 1 << 10;
 const FILE: &str = ".floor";
 const MAGIC: [u8; 8] = *b"FENCEFLR";
 const VERSION: u8 = 1;
-/// Where the two slots of the ceiling and the volatile next range stand, each in a disk sector of its own.
+/// Where the two slots of the ceiling and the volatile [`Next`] stand, each in a disk sector of its own.
 const SLOTS: [u64; 2] = [0, 512];
 const NEXT: u64 = 1024;
 const SLOT_BYTES: usize = 24;
-const NEXT_BYTES: usize = 32;
+const NEXT_BYTES: usize = 36;
 const FILE_BYTES: usize = 1536;
 
 /// The floor's file, for one directory.
@@ -68,34 +73,36 @@ impl Floor {
             }
             floor.create(directory, mode)?;
         }
-        floor.locked_file()?; // refuses a foreign or unreadable file now and not at the first claim
+        floor.file()?; // refuses a foreign or unreadable file now and not at the first claim
         Ok(floor)
     }
 
-    /// Takes the floor, unless somebody else has it at this moment.
-    fn try_lock(&self) -> Outcome<Option<Locked<'_>>> {
-        let file = self.locked_file()?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Locked { floor: self, file })),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
-            Err(errno) => Err(Problem::system("locking", &self.path)(errno)),
-        }
-    }
-
-    /// Takes the floor, which others have for microseconds, or for one fsync.
+    /// Takes the floor, which others have for microseconds. [`Problem::Again`] when somebody has it for longer: nobody
+    /// may wait for it on a thread that runs other tasks too.
     pub(crate) fn lock(&self) -> Outcome<Locked<'_>> {
-        let mut pause = std::time::Duration::from_micros(20);
-        for _ in 0..300 {
-            if let Some(locked) = self.try_lock()? {
-                return Ok(locked);
+        let file = self.file()?;
+        for _ in 0..3 {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Locked { floor: self, file }),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::yield_now(),
+                Err(errno) => return Err(Problem::system("locking", &self.path)(errno)),
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(std::time::Duration::from_millis(10));
         }
-        Err(Problem::Stuck { path: self.path.clone(), what: "has been locked for seconds by another process" })
+        Err(Problem::Again(Again::FloorTaken))
     }
 
-    fn locked_file(&self) -> Outcome<OwnedFd> {
+    /// Raises the ceiling if it has been reached. [`Problem::Again`] as for [`lock`](Self::lock); once it has the
+    /// floor it waits for the disk.
+    pub(crate) fn raise(&self) -> Outcome<()> {
+        self.lock()?.raise()
+    }
+
+    /// Somebody has had the floor for so long that there is no use in waiting.
+    pub(crate) fn stuck(&self) -> Problem {
+        Problem::Stuck { path: self.path.clone(), what: "has been locked for seconds by another process" }
+    }
+
+    fn file(&self) -> Outcome<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|errno| match errno {
             Errno::NOENT => self.missing(),
@@ -141,39 +148,85 @@ impl Floor {
 
 impl Locked<'_> {
     /// A new range, above every fence that was given out in this directory. Returns its first and last number.
+    /// [`Problem::Again`] when the ceiling has to be raised first.
     ///
     /// `above` is the end of the caller's present range: a floor that lies below it was rewound, by a backup
     /// perhaps, and is refused.
     pub(crate) fn new_range(&self, above: u64) -> Outcome<(u64, u64)> {
+        let next = self.counters()?.next;
+        if next.range < above {
+            return Err(self.behind());
+        }
+        let end = self.end_after(next)?;
+        if end > next.ceiling {
+            return Err(Problem::Again(Again::CeilingReached));
+        }
+        self.write(&Next { range: end, ..next }.bytes(&self.floor.boot), NEXT)?;
+        Ok((next.range + 1, end))
+    }
+
+    fn raise(&self) -> Outcome<()> {
+        let Counters { slots, mut next } = self.counters()?;
+        let end = self.end_after(next)?;
+        if end <= next.ceiling {
+            return Ok(()); // another has done it
+        }
+        // As they were read, both slots are on the disk from here on. One may be above what its writer, who was killed,
+        // came to say of it.
+        self.sync()?;
+        next.ceiling = slots.into_iter().flatten().fold(next.ceiling, u64::max);
+        if end > next.ceiling {
+            next.ceiling = end.saturating_add(RANGE * (AHEAD - 1)).min(Fence::MAX);
+            self.replace_lower(slots, next.ceiling)?;
+        }
+        self.write(&next.bytes(&self.floor.boot), NEXT)
+    }
+
+    /// Puts the ceiling into the lower slot and onto the disk.
+    fn replace_lower(&self, slots: [Option<u64>; 2], ceiling: u64) -> Outcome<()> {
+        let (at, before) = if slots[0] <= slots[1] { (SLOTS[0], slots[0]) } else { (SLOTS[1], slots[1]) };
+        self.write(&slot_bytes(ceiling), at)?;
+        self.sync().inspect_err(|_| {
+            // A disk that refused it once is not asked about it again by the kernel: what is not on the disk must not
+            // be read by the next one either.
+            let _ = self.write(&before.map_or([0; SLOT_BYTES], slot_bytes), at);
+        })
+    }
+
+    fn counters(&self) -> Outcome<Counters> {
         let path = &self.floor.path;
         let mut bytes = [0; FILE_BYTES];
         let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
         if bytes[..8] == MAGIC && bytes[8] > VERSION {
             return Err(Problem::Newer { path: path.clone(), version: bytes[8].into() });
         }
-        let ceilings = SLOTS.iter().filter_map(|slot| slot_ceiling(&bytes[*slot as usize..][..SLOT_BYTES]));
-        let Some(mut ceiling) = ceilings.max().filter(|_| length == FILE_BYTES) else {
+        let slots = SLOTS.map(|slot| slot_ceiling(&bytes[slot as usize..][..SLOT_BYTES]));
+        let Some(highest) = slots.into_iter().flatten().max().filter(|_| length == FILE_BYTES) else {
             return Err(self.corrupt("is cut short, or both copies of its counter have wrong checksums"));
         };
-        let next = next_range(&bytes[NEXT as usize..][..NEXT_BYTES], &self.floor.boot).unwrap_or(ceiling);
-        if next > ceiling || next < above {
-            return Err(self.corrupt("is behind what was given out, as after a restored backup"));
+        let next = Next::read(&bytes[NEXT as usize..][..NEXT_BYTES], &self.floor.boot);
+        let next = next.unwrap_or(Next { range: highest, ceiling: highest });
+        if next.range > next.ceiling || next.ceiling > highest {
+            return Err(self.behind());
         }
-        let end = next.checked_add(RANGE).filter(|end| *end <= Fence::MAX);
-        let end = end.ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
-        if end > ceiling {
-            ceiling = end.saturating_add(RANGE * (AHEAD - 1)).min(Fence::MAX);
-            self.raise(ceiling).map_err(Problem::system("writing", path))?;
-        }
-        write_all(&self.file, &next_bytes(end, &self.floor.boot), NEXT).map_err(Problem::system("writing", path))?;
-        Ok((next + 1, end))
+        Ok(Counters { slots, next })
     }
 
-    /// One slot is on the disk before the other is touched, so that a torn write never takes both.
-    fn raise(&self, ceiling: u64) -> Result<(), Errno> {
-        write_all(&self.file, &slot_bytes(ceiling), SLOTS[0])?;
-        rustix::fs::fdatasync(&self.file)?;
-        write_all(&self.file, &slot_bytes(ceiling), SLOTS[1])
+    fn end_after(&self, next: Next) -> Outcome<u64> {
+        let end = next.range.checked_add(RANGE).filter(|end| *end <= Fence::MAX);
+        end.ok_or_else(|| Problem::Exhausted { path: self.floor.path.clone() })
+    }
+
+    fn write(&self, bytes: &[u8], at: u64) -> Outcome<()> {
+        write_all(&self.file, bytes, at).map_err(Problem::system("writing", &self.floor.path))
+    }
+
+    fn sync(&self) -> Outcome<()> {
+        rustix::fs::fdatasync(&self.file).map_err(Problem::system("writing", &self.floor.path))
+    }
+
+    fn behind(&self) -> Problem {
+        self.corrupt("is behind what was given out, as after a restored backup")
     }
 
     fn corrupt(&self, found: &str) -> Problem {
@@ -199,18 +252,38 @@ fn slot_ceiling(slot: &[u8]) -> Option<u64> {
     (sound && crc32fast::hash(&slot[..20]) == sum).then(|| u64_at(slot, 12))
 }
 
-fn next_bytes(next: u64, boot: &BootId) -> [u8; NEXT_BYTES] {
-    let mut bytes = [0; NEXT_BYTES];
-    bytes[..8].copy_from_slice(&next.to_le_bytes());
-    bytes[8..24].copy_from_slice(boot);
-    let sum = crc32fast::hash(&bytes[..24]);
-    bytes[24..28].copy_from_slice(&sum.to_le_bytes());
-    bytes
+/// What the floor's file says.
+struct Counters {
+    slots: [Option<u64>; 2],
+    next: Next,
 }
 
-fn next_range(bytes: &[u8], boot: &BootId) -> Option<u64> {
-    let sum = u32::from_le_bytes(array_at(bytes, 24));
-    (bytes[8..24] == *boot && crc32fast::hash(&bytes[..24]) == sum).then(|| u64_at(bytes, 0))
+/// What is not on the disk.
+#[derive(Clone, Copy)]
+struct Next {
+    /// The end of the last range that was given out.
+    range: u64,
+    /// The ceiling that is known to be on the disk.
+    ceiling: u64,
+}
+
+impl Next {
+    fn bytes(self, boot: &BootId) -> [u8; NEXT_BYTES] {
+        let mut bytes = [0; NEXT_BYTES];
+        bytes[..8].copy_from_slice(&self.range.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.ceiling.to_le_bytes());
+        bytes[16..32].copy_from_slice(boot);
+        let sum = crc32fast::hash(&bytes[..32]);
+        bytes[32..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` when it is of another boot.
+    fn read(bytes: &[u8], boot: &BootId) -> Option<Self> {
+        let sum = u32::from_le_bytes(array_at(bytes, 32));
+        let sound = bytes[16..32] == *boot && crc32fast::hash(&bytes[..32]) == sum;
+        sound.then(|| Self { range: u64_at(bytes, 0), ceiling: u64_at(bytes, 8) })
+    }
 }
 
 fn has_locks(directory: &Path) -> Outcome<bool> {
@@ -243,71 +316,4 @@ pub(crate) fn read_full(file: &OwnedFd, bytes: &mut [u8]) -> Result<usize, Errno
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::FileExt;
-
-    use fencepost_core::error::{ErrorKind, Operation};
-
-    use super::*;
-
-    fn floor(directory: &Path, boot: u8) -> Floor {
-        Floor::open(directory, [boot; 16], Mode::RUSR | Mode::WUSR).unwrap()
-    }
-
-    fn next(floor: &Floor) -> u64 {
-        floor.lock().unwrap().new_range(0).unwrap().0
-    }
-
-    fn damage(directory: &Path, at: u64) {
-        let file = fs::File::options().write(true).open(directory.join(FILE)).unwrap();
-        file.write_all_at(&[0xff; 4], at).unwrap();
-    }
-
-    #[test]
-    fn f4_ranges_never_overlap_across_handles_and_restarts() {
-        let directory = tempfile::tempdir().unwrap();
-        assert_eq!(next(&floor(directory.path(), 1)), 1);
-        assert_eq!(next(&floor(directory.path(), 1)), 1 + RANGE);
-        let after_restart = next(&floor(directory.path(), 2));
-        assert_eq!(after_restart, 1 + RANGE * AHEAD, "what one boot wrote without fsync is not believed by another");
-        assert_eq!(next(&floor(directory.path(), 2)), after_restart + RANGE);
-    }
-
-    #[test]
-    fn f4_one_torn_slot_is_survived_and_two_are_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        next(&floor(directory.path(), 1));
-        damage(directory.path(), 14);
-        let raised = next(&floor(directory.path(), 2));
-        assert_eq!(raised, 1 + RANGE * AHEAD, "the other slot has the same ceiling");
-        for slot in SLOTS {
-            damage(directory.path(), slot + 14);
-        }
-        let damaged = floor(directory.path(), 2);
-        let error = damaged.lock().unwrap().new_range(0).unwrap_err().into_error(Operation::Claim, None);
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.advice().is_some());
-    }
-
-    #[test]
-    fn f4_a_missing_or_rewound_floor_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let first = floor(directory.path(), 1);
-        let problem = first.lock().unwrap().new_range(RANGE * 5).unwrap_err();
-        assert!(matches!(problem, Problem::Corrupt { .. }), "{problem:?}");
-        fs::write(directory.path().join("a.lock"), "").unwrap();
-        fs::remove_file(directory.path().join(FILE)).unwrap();
-        assert!(matches!(first.lock(), Err(Problem::Corrupt { .. })));
-        let reopened = Floor::open(directory.path(), [1; 16], Mode::RUSR);
-        assert!(matches!(reopened, Err(Problem::Corrupt { .. })));
-    }
-
-    #[test]
-    fn f1_the_last_fence_fits_63_bits() {
-        let directory = tempfile::tempdir().unwrap();
-        let floor = floor(directory.path(), 1);
-        let locked = floor.lock().unwrap();
-        locked.raise(Fence::MAX).unwrap();
-        assert!(matches!(locked.new_range(0), Err(Problem::Exhausted { .. })));
-    }
-}
+mod tests;

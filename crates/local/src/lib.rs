@@ -9,8 +9,9 @@
 //! - **One host.** Network file systems are refused, see [`DirectoryConfig::on_network`].
 //! - **Fences** rise over all grants of a name: across `kill -9`, a failure of the machine, and the removal of the
 //!   lock's file. They do not rise across what takes the directory itself back: removing it, restoring it from a
-//!   backup or a machine from a snapshot, or a reboot when it lies on a `tmpfs`. What can be noticed of that is refused
-//!   as [`Corrupt`](fencepost_core::error::ErrorKind::Corrupt), with the repair in the message.
+//!   backup or a machine from a snapshot, or a reboot when it lies on a `tmpfs`. Nor do they when an older copy is
+//!   written into a lock's file, or the file moved away and back. What can be noticed of that is refused as
+//!   [`Corrupt`](fencepost_core::error::ErrorKind::Corrupt), with the repair in the message.
 //! - **First come, first served**, across processes. A waiter that is stopped (SIGSTOP) at the head of the queue
 //!   keeps its turn as a stopped holder keeps its lock; a dead one is passed over at once.
 //! - **Children** of a holder do not keep the lock by inheriting descriptors: every descriptor is closed on exec, and a
@@ -33,8 +34,7 @@
 //!
 //! # Elsewhere than on Linux
 //!
-//! Waiters look every 50 ms instead of being told, removals are noticed at the release, and network file systems are
-//! not recognised.
+//! Waiters look every 50 ms and holders once a second instead of being told, and network file systems are not recognised.
 
 mod config;
 mod directory;
@@ -43,6 +43,7 @@ mod floor;
 mod listing;
 mod lockfile;
 mod loss;
+mod persist;
 mod problem;
 mod queue;
 mod record;

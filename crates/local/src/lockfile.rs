@@ -111,6 +111,14 @@ impl LockFile {
                 Tried::Stale
             });
         }
+        self.grant(directory, place, taker).inspect_err(|_| {
+            // Whoever tries again keeps the file open meanwhile.
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        })
+    }
+
+    fn grant(&self, directory: &Directory, place: &Place, taker: Taker<'_>) -> Outcome<Tried> {
+        let path = &place.file;
         let mut bytes = [0; TAKERS_PART];
         let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
         let (fence, mut seen) = match record::read(path, &bytes[..length], place.name.as_str())? {
@@ -346,3 +354,6 @@ fn remove(_turn: &Locked<'_>, place: &Place, inode: u64) -> Outcome<()> {
         Err(errno) => Err(Problem::system("removing", &place.file)(errno)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,17 @@ pub(crate) enum Problem {
     Stuck { path: PathBuf, what: &'static str },
     /// There is no higher fence.
     Exhausted { path: PathBuf },
+    /// Nothing came of the step for a reason that passes: do it again after what the reason says.
+    Again(Again),
+}
+
+/// What a step that is to be done again has to wait for. Nothing of the step is left held meanwhile.
+#[derive(Debug)]
+pub(crate) enum Again {
+    /// Another process has the directory's floor at this moment.
+    FloorTaken,
+    /// The floor's ceiling must be raised, which waits for the disk.
+    CeilingReached,
 }
 
 impl Problem {
@@ -58,6 +69,8 @@ impl Problem {
                 Error::new(ErrorKind::Unavailable, operation, said)
                     .advise("look for a stopped process that has the file open")
             }
+            // Every step is done by `Shared::persist`, which turns it into another problem in the end.
+            Problem::Again(_) => Error::new(ErrorKind::Unavailable, operation, "the directory is busy; try again"),
             Problem::Exhausted { path } => {
                 let said = format!("{} has no fence left below 2^63", path.display());
                 Error::new(ErrorKind::Unsupported, operation, said).advise("use another namespace")

@@ -88,19 +88,23 @@ impl Drop for Ticket {
 
 /// The nearest live ticket before `number`.
 pub(crate) fn before(place: &Place, number: u64) -> Outcome<Option<PathBuf>> {
-    let numbers = numbers(&place.queue())?;
-    for earlier in numbers.into_iter().rev().filter(|earlier| *earlier < number) {
+    let mut bound = number;
+    // Mostly there is a live one, or none at all: one pass over the directory is enough.
+    while let Some(earlier) = highest_below(&place.queue(), bound)? {
         let path = ticket_path(&place.queue(), earlier);
         if lives(&path)? {
             return Ok(Some(path));
         }
+        bound = earlier;
     }
     Ok(None)
 }
 
 /// How many tickets lie before `number`, counting those whose owners died unnoticed.
 pub(crate) fn count_before(place: &Place, number: u64) -> Outcome<u64> {
-    Ok(numbers(&place.queue())?.into_iter().filter(|earlier| *earlier < number).count() as u64)
+    let mut count = 0;
+    each_number(&place.queue(), |found| count += u64::from(found < number))?;
+    Ok(count)
 }
 
 /// Whether anybody waits; removes what the dead left at the head.
@@ -188,7 +192,7 @@ fn write_unnamed(
 
 /// Links the ticket to the number after the highest; `None` when it was removed before that.
 fn number_it(place: &Place, unnamed: &Path) -> Outcome<Option<u64>> {
-    let last = numbers(&place.queue())?.pop().unwrap_or(0);
+    let last = highest_below(&place.queue(), u64::MAX)?.unwrap_or(0);
     // A number that none can follow is none of ours.
     for number in last.saturating_add(1)..u64::MAX {
         match rustix::fs::link(unnamed, ticket_path(&place.queue(), number)) {
@@ -207,8 +211,11 @@ fn make_queue(directory: &Directory, queue: &Path) -> Outcome<()> {
     let made = fs::DirBuilder::new().mode(directory.directory_mode).create(queue);
     match made {
         Ok(()) if directory.directory_mode == 0o700 => Ok(()),
-        Ok(()) => rustix::fs::chmod(queue, Mode::from_raw_mode(directory.directory_mode))
-            .map_err(Problem::system("setting the rights of", queue)),
+        Ok(()) => match rustix::fs::chmod(queue, Mode::from_raw_mode(directory.directory_mode)) {
+            // Somebody who left the queue has found it empty and removed it: it is made again.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Problem::system("setting the rights of", queue)(errno)),
+        },
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(Problem::system("creating", queue)(as_errno(&error))),
     }
@@ -232,16 +239,30 @@ fn ticket_path(queue: &Path, number: u64) -> PathBuf {
 
 /// The numbers given out, lowest first.
 fn numbers(queue: &Path) -> Outcome<Vec<u64>> {
-    let entries = match fs::read_dir(queue) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Problem::system("listing", queue)(as_errno(&error))),
-    };
     let mut numbers = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| Problem::system("listing", queue)(as_errno(&error)))?;
-        numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
-    }
+    each_number(queue, |number| numbers.push(number))?;
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+fn highest_below(queue: &Path, bound: u64) -> Outcome<Option<u64>> {
+    let mut highest = None;
+    each_number(queue, |number| highest = highest.max(Some(number).filter(|number| *number < bound)))?;
+    Ok(highest)
+}
+
+fn each_number(queue: &Path, mut found: impl FnMut(u64)) -> Outcome<()> {
+    let system = |error: std::io::Error| Problem::system("listing", queue)(as_errno(&error));
+    let entries = match fs::read_dir(queue) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(system(error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(system)?;
+        if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            found(number);
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The store: what each verb of the contract does with the files.
 //!
-//! Every verb but `turn` runs through without waiting for anything but the disk; the lock of a file is asked for and
-//! never waited for.
+//! Every verb but `turn` runs through without waiting, unless it needs the directory's floor just when another process
+//! has it (see [`persist`](crate::persist)); the lock of a file is asked for and never waited for.
 
 use std::{
     collections::HashMap,
@@ -83,7 +83,7 @@ impl Store for DirectoryStore {
     }
 
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
-        Box::pin(async move { self.shared.claim(claim, patience) })
+        Box::pin(self.shared.claim(claim, patience))
     }
 
     fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
@@ -96,7 +96,8 @@ impl Store for DirectoryStore {
 
     fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
         Box::pin(async move {
-            self.shared.release(holding).map_err(|p| p.into_error(Operation::Release, Some(holding.name())))
+            let released = self.shared.release(holding).await;
+            released.map_err(|problem| problem.into_error(Operation::Release, Some(holding.name())))
         })
     }
 
@@ -107,9 +108,10 @@ impl Store for DirectoryStore {
     }
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
-        Box::pin(
-            async move { self.shared.force(name, if_fence).map_err(|p| p.into_error(Operation::Force, Some(name))) },
-        )
+        Box::pin(async move {
+            let forced = self.shared.persist(|| self.shared.force(name, if_fence)).await;
+            forced.map_err(|problem| problem.into_error(Operation::Force, Some(name)))
+        })
     }
 
     fn report_losses(&self, to: LossReporter) {
@@ -189,14 +191,14 @@ enum Attempt {
 }
 
 impl Shared {
-    fn claim(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
+    async fn claim(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
         let name = only_exclusive(claim)?;
         self.refuse_when_closed(Operation::Claim, name)?;
-        self.claim_place(claim, &self.place(name), patience)
-            .map_err(|problem| problem.into_error(Operation::Claim, Some(name)))
+        let claimed = self.claim_place(claim, &self.place(name), patience).await;
+        claimed.map_err(|problem| problem.into_error(Operation::Claim, Some(name)))
     }
 
-    fn claim_place(self: &Arc<Self>, claim: &Claim, place: &Place, patience: Patience) -> Outcome<Claimed> {
+    async fn claim_place(self: &Arc<Self>, claim: &Claim, place: &Place, patience: Patience) -> Outcome<Claimed> {
         // A repeated claim answers as the first one did.
         let (grant, number) = {
             let state = self.state();
@@ -210,7 +212,7 @@ impl Shared {
             let holder = listing::holder(place)?;
             return Ok(Claimed::Queued(Busy { holder, ahead: Some(queue::count_before(place, number)?) }));
         }
-        let busy = match self.newcomer(claim, place)? {
+        let busy = match self.persist(|| self.newcomer(claim, place)).await? {
             Attempt::Granted(grant) => return Ok(Claimed::Granted(grant)),
             Attempt::Refused(busy) if patience == Patience::Once => return Ok(Claimed::Busy(busy)),
             Attempt::Refused(busy) => busy,
@@ -220,7 +222,8 @@ impl Shared {
         let ahead = Some(queue::count_before(place, ticket.number)?);
         // Before our own next try, which is the first thing that `turn` does: whoever takes the lock after that
         // try sees the mark.
-        LockFile::open(&self.directory, place)?.mark_waiters(&self.directory, &place.file, true)?;
+        let mark = || LockFile::open(&self.directory, place)?.mark_waiters(&self.directory, &place.file, true);
+        self.persist(mark).await?;
         self.state().waiting.insert(*claim.owner(), ticket);
         Ok(Claimed::Queued(Busy { holder: busy.holder, ahead }))
     }
@@ -318,7 +321,7 @@ impl Shared {
         Err(error.on_lock(claim.name()).in_store(STORE).advise("it is held until it is released or its holder ends"))
     }
 
-    fn release(&self, holding: &Holding) -> Outcome<Release> {
+    async fn release(self: &Arc<Self>, holding: &Holding) -> Outcome<Release> {
         let (held, ticket) = {
             let mut state = self.state();
             (state.held.remove(&holding.owner), state.waiting.remove(&holding.owner))
@@ -331,8 +334,12 @@ impl Shared {
         if ticket.is_some() {
             return Ok(Release::Released);
         }
-        let place = self.place(holding.name());
         // Another process of ours may hold it: the owner value is what counts (O1).
+        self.persist(|| self.release_elsewhere(holding)).await
+    }
+
+    fn release_elsewhere(&self, holding: &Holding) -> Outcome<Release> {
+        let place = self.place(holding.name());
         let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Release::AlreadyExpired) };
         let ours = |holder: &Holder| holder.owner == Some(holding.owner);
         if lock.is_held(&place.file)?

@@ -93,11 +93,15 @@ async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<
             if shared.ticket_number(claim.owner()).is_none() {
                 return Ok(None);
             }
-            let (removals, sent) = (shared.removals(), Sent::now(&*shared.clock));
-            match lock.try_take(&shared.directory, place, shared.taker(claim, &claimant))? {
-                Tried::Held => {}
-                Tried::Stale => return Ok(None),
-                Tried::Taken { fence, inode, .. } => {
+            let tried = shared.persist(|| {
+                let (removals, sent) = (shared.removals(), Sent::now(&*shared.clock));
+                let tried = lock.try_take(&shared.directory, place, shared.taker(claim, &claimant))?;
+                Ok((tried, removals, sent))
+            });
+            match tried.await? {
+                (Tried::Held, ..) => {}
+                (Tried::Stale, ..) => return Ok(None),
+                (Tried::Taken { fence, inode, .. }, removals, sent) => {
                     let grant = Grant::new(sent, None, Some(fence));
                     return Ok(shared.hold_from_queue(claim, place, lock, inode, grant, removals));
                 }

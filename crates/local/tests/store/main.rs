@@ -1,6 +1,12 @@
 //! The directory store against the promises of the contract, within one process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod elsewhere;
+mod killed;
+mod surroundings;
+mod users;
+mod waiting;
+
 use std::{
     fs,
     os::unix::fs::{FileExt, PermissionsExt},
@@ -37,13 +43,17 @@ impl Scene {
     }
 
     fn store(&self) -> Arc<DirectoryStore> {
-        let config = DirectoryConfig::new(self.directory.path());
-        Arc::new(DirectoryStore::open(config, &Namespace::default(), BootClock::shared()).unwrap())
+        open(self.directory.path()).unwrap()
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join("fencepost").join(name)
     }
+}
+
+fn open(directory: &Path) -> Result<Arc<DirectoryStore>, Error> {
+    let config = DirectoryConfig::new(directory);
+    DirectoryStore::open(config, &Namespace::default(), BootClock::shared()).map(Arc::new)
 }
 
 fn claim(name: &str) -> Claim {
@@ -157,8 +167,7 @@ async fn f4_a_missing_floor_is_refused() {
     let scene = Scene::new();
     fence(&scene.store(), "x").await;
     fs::remove_file(scene.file(".floor")).unwrap();
-    let config = DirectoryConfig::new(scene.directory.path());
-    let error = DirectoryStore::open(config, &Namespace::default(), BootClock::shared()).unwrap_err();
+    let error = open(scene.directory.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
@@ -402,17 +411,14 @@ async fn c4_what_cannot_be_a_store_is_refused_at_once() {
 async fn a_directory_is_private_unless_it_was_made_for_several_users() {
     let scene = Scene::new();
     let below = scene.directory.path().join("a/b");
-    let open = |path: &Path| {
-        DirectoryStore::open(DirectoryConfig::new(path), &Namespace::default(), BootClock::shared()).unwrap()
-    };
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-    fence(&open(&below), "x").await;
+    fence(&open(&below).unwrap(), "x").await;
     assert_eq!(mode(below.clone()), 0o700);
     assert_eq!(mode(below.join("fencepost/x.lock")), 0o600);
     let shared = scene.directory.path().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o2770)).unwrap();
-    fence(&open(&shared), "x").await;
+    fence(&open(&shared).unwrap(), "x").await;
     assert_eq!(mode(shared.join("fencepost")), 0o2770);
     assert_eq!(mode(shared.join("fencepost/x.lock")), 0o660);
     assert_eq!(mode(shared.join("fencepost/.floor")), 0o660);

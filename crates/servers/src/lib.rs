@@ -5,6 +5,8 @@
 
 mod network;
 mod redis;
+mod sentinel;
 
 pub use network::{Network, Weather};
 pub use redis::{RedisServer, Reply};
+pub use sentinel::{SERVICE, SentinelSet};

@@ -7,14 +7,17 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A `redis-server` of its own. Every write is on disk before it is answered, so that a kill loses nothing.
 #[derive(Debug)]
 pub struct RedisServer {
     address: SocketAddr,
-    settings: Vec<String>,
+    arguments: Vec<String>,
     directory: TempDir,
+    /// What it demands from an administrator.
+    password: Option<String>,
     process: Mutex<Option<Child>>,
 }
 
@@ -47,17 +50,32 @@ impl RedisServer {
     /// # Panics
     /// As [`start`](RedisServer::start).
     pub fn start_with(settings: &[&str]) -> Self {
-        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         // Between looking for a free port and binding it another server may take it: try anew then.
-        for _ in 0..10 {
-            let directory = tempfile::tempdir().expect("a temporary directory");
-            let server =
-                Self { address: free_address(), settings: settings.clone(), directory, process: Mutex::default() };
-            if server.try_launch() {
-                return server;
-            }
-        }
-        panic!("redis-server does not answer")
+        (0..10).find_map(|_| Self::start_at(free_address(), settings)).expect("redis-server answers")
+    }
+
+    /// Starts one at a given address; `None` when it does not answer there.
+    pub(crate) fn start_at(address: SocketAddr, settings: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (port, path) = (address.port().to_string(), directory.path().to_string_lossy().into_owned());
+        let fixed = ["--port", &port, "--bind", "127.0.0.1", "--dir", &path, "--save", "", "--appendonly", "yes"];
+        // A killed process loses nothing that was written.
+        let fixed = fixed.into_iter().chain(["--appendfsync", "no", "--daemonize", "no"]);
+        let arguments = fixed.chain(settings.iter().copied()).map(str::to_owned).collect();
+        let server = Self { address, arguments, directory, password: None, process: Mutex::default() };
+        server.try_launch().then_some(server)
+    }
+
+    /// Starts a Sentinel with the lines of its configuration; `None` when it does not answer.
+    pub(crate) fn start_sentinel(address: SocketAddr, lines: &str, password: Option<&str>) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("sentinel.conf");
+        let head = format!("port {}\nbind 127.0.0.1\ndir {}\n", address.port(), directory.path().display());
+        std::fs::write(&file, head + lines).expect("the configuration is written");
+        let arguments = vec![file.to_string_lossy().into_owned(), "--sentinel".to_owned()];
+        let password = password.map(str::to_owned);
+        let server = Self { address, arguments, directory, password, process: Mutex::default() };
+        server.try_launch().then_some(server)
     }
 
     /// Where it listens.
@@ -83,6 +101,27 @@ impl RedisServer {
         }
     }
 
+    /// Stops it as a frozen machine would stop: connections stay open and nothing is answered.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it run on.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.pid().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).expect("the server runs");
+        kill_process(pid, signal).expect("a signal to our own child");
+    }
+
     /// Starts it again on the same address with the data it had.
     ///
     /// # Panics
@@ -105,13 +144,8 @@ impl RedisServer {
     }
 
     fn try_launch(&self) -> bool {
-        let port = self.address.port().to_string();
-        let directory = self.directory.path().to_string_lossy().into_owned();
-        let fixed = ["--port", &port, "--bind", "127.0.0.1", "--dir", &directory, "--save", "", "--appendonly", "yes"];
         let mut process = Command::new("redis-server")
-            .args(fixed)
-            .args(["--appendfsync", "no", "--daemonize", "no"]) // a killed process loses nothing that was written
-            .args(&self.settings)
+            .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -135,15 +169,32 @@ impl RedisServer {
         false
     }
 
-    fn try_command(&self, words: &[&str]) -> std::io::Result<Reply> {
+    /// As [`command`](RedisServer::command), for a server that may be down.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn try_command(&self, words: &[&str]) -> std::io::Result<Reply> {
+        Ok(self.try_commands(&[words])?.remove(0))
+    }
+
+    /// Sends commands one after another on one connection, and answers as many replies.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn try_commands(&self, commands: &[&[&str]]) -> std::io::Result<Vec<Reply>> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        let mut replies = BufReader::new(stream.try_clone()?);
+        let mut exchange = |words: &[&str]| {
+            let mut request = format!("*{}\r\n", words.len());
+            words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+            stream.write_all(request.as_bytes())?;
+            read_reply(&mut replies)
+        };
+        if let Some(password) = &self.password {
+            exchange(&["AUTH", password])?;
         }
-        stream.write_all(request.as_bytes())?;
-        read_reply(&mut BufReader::new(stream))
+        commands.iter().map(|words| exchange(words)).collect()
     }
 }
 
@@ -153,7 +204,7 @@ impl Drop for RedisServer {
     }
 }
 
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address")
 }

@@ -137,6 +137,16 @@ impl Holder {
     pub async fn look_after_resuming(&mut self, name: &str) -> Option<String> {
         self.order(&Order::Check { name: name.to_owned() }).await;
         self.signal(Signal::CONT);
+        self.seen(name).await
+    }
+
+    /// What a look at a lease says: the reason when it is lost.
+    pub async fn look(&mut self, name: &str) -> Option<String> {
+        self.order(&Order::Check { name: name.to_owned() }).await;
+        self.seen(name).await
+    }
+
+    async fn seen(&mut self, name: &str) -> Option<String> {
         self.hear("it looks", |report| match report {
             Report::Checked { name: looked_at, lost } if looked_at == name => Some(lost.clone()),
             _ => None,

@@ -54,7 +54,7 @@ pub type Proof<'a> = Pin<Box<dyn Future<Output = Verdict> + 'a>>;
 ///
 /// # Panics
 /// When the rule is broken, or has not ended after [`LIMIT`].
-pub fn prove<S: Site>(site: impl Future<Output = S>, holder: &str, rule: for<'a> fn(&'a dyn Site) -> Proof<'a>) {
+pub fn prove<S: Site>(site: impl Future<Output = S>, holder: &str, rule: for<'a> fn(&'a S) -> Proof<'a>) {
     holder::found_at(Path::new(holder));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let verdict = runtime.expect("a runtime").block_on(async {

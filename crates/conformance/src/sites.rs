@@ -3,6 +3,7 @@
 mod file;
 mod memory;
 mod redis;
+mod sentinel;
 
 use fencepost::registry;
 use fencepost_core::capabilities::Capabilities;
@@ -10,6 +11,7 @@ use fencepost_core::capabilities::Capabilities;
 pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
 pub use redis::{RedisSite, redis};
+pub use sentinel::{SentinelSite, sentinel};
 
 /// What the store behind a scheme says of itself.
 fn capabilities_of(scheme: &str) -> Capabilities {

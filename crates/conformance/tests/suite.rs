@@ -11,3 +11,7 @@ mod file {
 mod redis {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redis);
 }
+
+mod sentinel {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::sentinel);
+}

@@ -19,6 +19,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencepost_local::SCHEME,
     #[cfg(feature = "redis")]
     fencepost_redis::SCHEME,
+    #[cfg(feature = "redis")]
+    fencepost_redis::SENTINEL,
 ];
 
 /// Opens the store that `url` names, without a client around it.

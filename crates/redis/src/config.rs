@@ -1,6 +1,6 @@
 //! Where the server is and how to talk to it.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{collections::HashSet, fmt, path::PathBuf, time::Duration};
 
 use fencepost_core::{
     error::{Error, ErrorKind, Operation},
@@ -56,7 +56,7 @@ impl RedisConfig {
     pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
         let (host, port) = match url.hosts() {
             [] => ("127.0.0.1".to_owned(), DEFAULT_PORT),
-            [host] => host_and_port(host)?,
+            [host] => host_and_port(host, DEFAULT_PORT)?,
             _ => {
                 return Err(invalid(format!("`{}:` names one server, and this URL names several", url.scheme()))
                     .advise("Sentinel, Cluster and Redlock are schemes of their own"));
@@ -64,22 +64,31 @@ impl RedisConfig {
         };
         let mut config = Self::new(host, port);
         config.database = database(url.path())?;
-        config.user = exactly_one("user", url.user().map(str::to_owned), url.take("user"))?;
+        config.take_options(&mut url)?;
+        url.finish(&options_of(config.tls.is_some()))?;
+        Ok(config)
+    }
+
+    /// The login, the limits and TLS, which every scheme of Redis has in common.
+    pub(crate) fn take_options(&mut self, url: &mut StoreUrl) -> Result<(), Error> {
+        self.user = exactly_one("user", url.user().map(str::to_owned), url.take("user"))?;
         let from_file = url.take("password_file").map(password_from).transpose()?;
-        config.password = exactly_one("password", url.password().map(str::to_owned), from_file)?;
-        if config.user.is_some() && config.password.is_none() {
+        self.password = exactly_one("password", url.password().map(str::to_owned), from_file)?;
+        if self.user.is_some() && self.password.is_none() {
             return Err(invalid("the URL names a user without a password")
                 .advise("write redis://USER:PASSWORD@HOST or give `password_file`"));
         }
-        config.timeout = limit(&mut url, "timeout", config.timeout)?;
-        config.connect_timeout = limit(&mut url, "connect_timeout", config.connect_timeout)?;
-        if url.scheme() == "rediss" {
-            config.tls = Some(tls_options(&mut url)?);
-            url.finish("user, password_file, timeout, connect_timeout, ca, cert, key")?;
-        } else {
-            url.finish("user, password_file, timeout, connect_timeout (and `rediss:` knows ca, cert, key)")?;
+        self.timeout = limit(url, "timeout", self.timeout)?;
+        self.connect_timeout = limit(url, "connect_timeout", self.connect_timeout)?;
+        if url.scheme().starts_with("rediss") {
+            self.tls = Some(tls_options(url)?);
         }
-        Ok(config)
+        Ok(())
+    }
+
+    /// The same login and limits at another place.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        Self { host: host.to_owned(), port, ..self.clone() }
     }
 
     /// `HOST:PORT`.
@@ -116,7 +125,13 @@ impl RedisConfig {
     }
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), Error> {
+/// The options that every scheme of Redis knows, for messages.
+pub(crate) fn options_of(tls: bool) -> String {
+    let tls = if tls { ", ca, cert, key" } else { " (and with `rediss` in the scheme: ca, cert, key)" };
+    format!("user, password_file, timeout, connect_timeout{tls}")
+}
+
+pub(crate) fn host_and_port(text: &str, default_port: u16) -> Result<(String, u16), Error> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(|| invalid("the IPv6 address lacks its `]`"))?;
@@ -125,7 +140,7 @@ fn host_and_port(text: &str) -> Result<(String, u16), Error> {
         None => text.split_once(':').map_or((text, Some("")), |(host, port)| (host, Some(port))),
     };
     let port = match port {
-        Some("") => Some(DEFAULT_PORT),
+        Some("") => Some(default_port),
         Some(port) => port.parse().ok(),
         None => None,
     };
@@ -135,28 +150,39 @@ fn host_and_port(text: &str) -> Result<(String, u16), Error> {
     }
 }
 
-fn database(path: &str) -> Result<u32, Error> {
+/// A server that is named twice would have two voices.
+pub(crate) fn refuse_twice<'a>(servers: impl Iterator<Item = &'a RedisConfig>) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    for address in servers.map(RedisConfig::address) {
+        if !seen.insert(address.clone()) {
+            return Err(invalid(format!("the URL names {address} twice")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn database(path: &str) -> Result<u32, Error> {
     match path.strip_prefix('/').unwrap_or(path) {
         "" => Ok(0),
         number => number.parse().map_err(|_| invalid("the URL's path is the database's number, as in redis://h/0")),
     }
 }
 
-fn password_from(path: String) -> Result<String, Error> {
+pub(crate) fn password_from(path: String) -> Result<String, Error> {
     let bytes = tls::read("password_file", &PathBuf::from(&path))?;
     let text = String::from_utf8(bytes).map_err(|_| invalid("the password file is not UTF-8"))?;
     let password = text.trim_end_matches(['\r', '\n']);
     if password.is_empty() { Err(invalid("the password file is empty")) } else { Ok(password.to_owned()) }
 }
 
-fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
+pub(crate) fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
     match (a, b) {
         (Some(_), Some(_)) => Err(invalid(format!("the URL gives the {what} twice"))),
         (a, b) => Ok(a.or(b)),
     }
 }
 
-fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
+pub(crate) fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
     match url.take_span(option)? {
         Some(Duration::ZERO) => Err(invalid(format!("`{option}` must be longer than zero"))),
         limit => Ok(limit.unwrap_or(default)),
@@ -172,7 +198,7 @@ fn tls_options(url: &mut StoreUrl) -> Result<Tls, Error> {
     Ok(Tls { ca: url.take("ca").map(PathBuf::from), client })
 }
 
-fn invalid(message: impl Into<String>) -> Error {
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
 }
 

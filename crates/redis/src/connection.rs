@@ -147,6 +147,17 @@ impl Link {
         let _ = self.server.subscribe().wait_for(moved).await;
     }
 
+    /// Leaves the present server unless it is the one at `address`, and finds the right one at once, so that whoever
+    /// follows is led there.
+    pub(crate) async fn leave_for(&self, address: &str) {
+        let here = self.server.borrow().as_ref().is_none_or(|server| server.address == address);
+        if !here {
+            self.lock().connection = None;
+            // What goes wrong is told to the next command.
+            let _ = self.connection().await;
+        }
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }

@@ -28,6 +28,11 @@ impl Failure {
         self
     }
 
+    /// What happened, without advice.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Nobody was asked, since the store was closed.
     pub(crate) fn closed() -> Self {
         Self::new(ErrorKind::Closed, Applied::No, "the connection to Redis was closed by this program")
@@ -37,6 +42,18 @@ impl Failure {
     pub(crate) fn foreign() -> Self {
         Self::new(ErrorKind::ForeignValue, Applied::No, "the lock's key in Redis holds something that is not a lock")
             .advise("look at it with redis-cli, and delete it or use another namespace")
+    }
+
+    /// The server shares its keys with others, and this scheme speaks to one.
+    pub(crate) fn node_of_a_cluster() -> Self {
+        Self::new(ErrorKind::Misconfigured, Applied::No, "this server is a node of a Redis Cluster")
+            .advise("use the scheme redis+cluster: for it")
+    }
+
+    /// It takes no writes.
+    pub(crate) fn replica() -> Self {
+        Self::new(ErrorKind::Misconfigured, Applied::No, "this Redis is a read-only replica")
+            .advise("name the master, or its sentinels by redis+sentinel://SENTINEL,…/SERVICE")
     }
 
     /// An answer that this version does not understand.
@@ -101,7 +118,7 @@ impl Failure {
             "BUSY" => Self::new(ErrorKind::Unavailable, Applied::No, "Redis is busy with a long script"),
             // Before Redis 7 a script's error hides the code of the command that failed.
             _ if text.contains("WRONGTYPE") => Self::foreign(),
-            _ if text.contains("READONLY") => replica(),
+            _ if text.contains("READONLY") => Self::replica(),
             _ if text.contains("NOPERM") || text.contains("can't run this command") => no_permission(""),
             code => Self::new(ErrorKind::Misconfigured, Applied::Unknown, format!("Redis refused the command: {code}"))
                 .advise("the needed commands are listed in the documentation of `fencepost-redis`"),
@@ -124,6 +141,12 @@ impl Failure {
     }
 }
 
+/// A field of what `INFO` told.
+pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.map(str::trim)
+}
+
 fn refused_by_tls(error: &RedisError) -> Option<Failure> {
     let text = error.to_string();
     let refused = text.contains("invalid peer certificate") || text.contains("received fatal alert");
@@ -136,12 +159,11 @@ fn refused_by_tls(error: &RedisError) -> Option<Failure> {
 fn by_kind(kind: ServerErrorKind, error: &RedisError) -> Option<Failure> {
     Some(match kind {
         ServerErrorKind::NoPerm => no_permission(error.detail().unwrap_or_default()),
-        ServerErrorKind::ReadOnly => replica(),
+        ServerErrorKind::ReadOnly => Failure::replica(),
         ServerErrorKind::BusyLoading => unreachable("Redis is still loading its data"),
         ServerErrorKind::MasterDown => unreachable("this Redis is a replica without a link to its master"),
         ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::ClusterDown | ServerErrorKind::CrossSlot => {
-            Failure::new(ErrorKind::Misconfigured, Applied::No, "this server is a node of a Redis Cluster")
-                .advise("this scheme speaks to a single server")
+            Failure::node_of_a_cluster()
         }
         _ => return None,
     })
@@ -157,10 +179,6 @@ fn lost(message: &str) -> Failure {
 
 fn denied(message: impl Into<String>) -> Failure {
     Failure::new(ErrorKind::PermissionDenied, Applied::No, message)
-}
-
-fn replica() -> Failure {
-    Failure::new(ErrorKind::Misconfigured, Applied::No, "this Redis is a read-only replica").advise("name the master")
 }
 
 /// The server names the command or key it refused, not its arguments.

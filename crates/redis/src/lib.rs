@@ -1,4 +1,5 @@
-//! Locks in one Redis server: `redis://HOST:PORT/DATABASE` and `rediss://` for TLS.
+//! Locks in Redis: one server, `redis://HOST:PORT/DATABASE`, or the master that sentinels watch,
+//! `redis+sentinel://SENTINEL,SENTINEL,SENTINEL/SERVICE`; with `rediss` for TLS.
 //!
 //! **For efficiency only.** Redis answers before a replica or the disk has the record: a failover or a restart can lose
 //! a grant, and would lose a fence counter along with it. No fence is issued, and `fenced()` refuses this store.
@@ -20,6 +21,12 @@
 //!   warns. The lock was ours all the time, so that is no loss.
 //! - *Expiry* is judged by the server's clock alone; a jump of that clock moves it.
 //! - *Connections*: one for commands; one for messages, opened with the first grant or waiter.
+//!
+//! # Behind sentinels
+//!
+//! The master is found by asking every sentinel and is believed only when it says by itself that it is one. A failover is
+//! followed at once; every lease is renewed on the new master, under the same owner value, and one that it never heard of
+//! is lost. Which is possible, since replication is asynchronous.
 //!
 //! # Rights
 //!
@@ -53,6 +60,7 @@ mod record;
 mod room;
 mod route;
 mod scripts;
+mod sentinel;
 mod store;
 mod survey;
 mod tls;
@@ -66,7 +74,7 @@ use fencepost_core::{
     store::{BoxFuture, Store},
 };
 
-pub use crate::{config::RedisConfig, store::RedisStore, tls::Tls};
+pub use crate::{config::RedisConfig, sentinel::SentinelConfig, store::RedisStore, tls::Tls};
 
 const STORE: &str = "Redis";
 
@@ -92,6 +100,23 @@ pub fn capabilities() -> Capabilities {
         permits: false,
         several: false,
     }
+}
+
+/// The entry of a master behind sentinels in the registry.
+pub const SENTINEL: Scheme =
+    Scheme { names: &["redis+sentinel", "rediss+sentinel"], capabilities: sentinel_capabilities, open: open_watched };
+
+/// The facts about a master that sentinels watch.
+pub fn sentinel_capabilities() -> Capabilities {
+    Capabilities { url: "redis+sentinel://SENTINEL,SENTINEL,SENTINEL/SERVICE", ..capabilities() }
+}
+
+fn open_watched(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {
+    Box::pin(async move {
+        let config = SentinelConfig::from_url(opening.url)?;
+        let store = RedisStore::open_watched(&config, &opening.namespace, opening.clock).await?;
+        Ok(Arc::new(store) as Arc<dyn Store>)
+    })
 }
 
 fn open(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {

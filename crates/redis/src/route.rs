@@ -1,11 +1,15 @@
 //! How a connection finds its server. The server's place is fixed, or asked for anew each time.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use fencepost_core::{error::Error, store::BoxFuture};
+use fencepost_core::{
+    clock::{self, Clock},
+    error::Error,
+    store::BoxFuture,
+};
 use redis::{
-    AsyncConnectionConfig, Client, RedisError,
-    aio::{MultiplexedConnection, PubSub},
+    AsyncConnectionConfig, Client, RedisError, Value,
+    aio::{MultiplexedConnection, PubSub, PubSubSink},
 };
 
 use crate::{config::RedisConfig, failure::Failure};
@@ -32,6 +36,19 @@ impl Server {
     /// A connection for messages.
     pub(crate) async fn messages(&self) -> Result<PubSub, Failure> {
         self.client.get_async_pubsub().await.map_err(|error| Failure::connecting(&error, &self.address))
+    }
+}
+
+/// A connection for messages that nobody closed can lead nowhere all the same; asking tells.
+const PING_EVERY: Duration = Duration::from_secs(5);
+
+/// Ends when a connection for messages leads nowhere.
+pub(crate) async fn until_dead(mut sink: PubSubSink, clock: &dyn Clock, limit: Duration) {
+    loop {
+        clock::sleep(clock, PING_EVERY).await;
+        if !matches!(tokio::time::timeout(limit, sink.ping::<Value>()).await, Ok(Ok(_))) {
+            return;
+        }
     }
 }
 

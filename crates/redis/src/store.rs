@@ -25,13 +25,12 @@ use redis::{Cmd, FromRedisValue, Value};
 
 use crate::{
     config::RedisConfig,
-    connection::Link,
     failure::Failure,
     keys::Keys,
     nodes::Nodes,
     record::{self, LockRecord},
     room::{Hearing, News, Room},
-    route::Fixed,
+    sentinel::SentinelConfig,
     survey,
 };
 
@@ -73,10 +72,34 @@ impl RedisStore {
         namespace: &Namespace,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let link = Link::new(Fixed::new(config)?, config, clock.clone());
-        survey::greet(&link).await.map_err(|failure| failure.error(Operation::Open, None))?;
-        let room = Room::new(Nodes::One(link), Keys::new(namespace), &client_id()?, clock.clone());
-        Ok(Self { room, clock, capabilities: crate::capabilities(), particulars: Mutex::default() })
+        let nodes = Nodes::single(config, clock.clone()).await?;
+        Self::over(nodes, namespace, clock, crate::capabilities())
+    }
+
+    /// Connects to the master that sentinels watch, and follows it from then on.
+    ///
+    /// # Errors
+    /// As for [`open`](RedisStore::open); [`ErrorKind::Misconfigured`] when the sentinels know no such service.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open_watched(
+        config: &SentinelConfig,
+        namespace: &Namespace,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let nodes = Nodes::watched(config, clock.clone()).await?;
+        Self::over(nodes, namespace, clock, crate::sentinel_capabilities())
+    }
+
+    fn over(
+        nodes: Nodes,
+        namespace: &Namespace,
+        clock: Arc<dyn Clock>,
+        capabilities: Capabilities,
+    ) -> Result<Self, Error> {
+        let room = Room::new(nodes, Keys::new(namespace), &client_id()?, clock.clone());
+        Ok(Self { room, clock, capabilities, particulars: Mutex::default() })
     }
 
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {

@@ -11,7 +11,7 @@ use redis::{FromRedisValue, Pipeline, Value, cmd, pipe};
 
 use crate::{
     connection::Link,
-    failure::Failure,
+    failure::{Failure, field},
     keys::Keys,
     nodes::Nodes,
     record::{LockRecord, WaiterRecord},
@@ -22,10 +22,10 @@ const SCAN_COUNT: usize = 1000;
 /// Locks read by one pipeline.
 const READ_AT_ONCE: usize = 100;
 
-/// Finds out whether the server answers and can be trusted to keep what it is told.
+/// Finds out whether the server answers, is one that locks can live in, and can be trusted to keep what it is told.
 pub(crate) async fn greet(link: &Link) -> Result<(), Failure> {
     let mut questions = pipe();
-    questions.cmd("PING").cmd("INFO").arg("memory");
+    questions.cmd("PING").cmd("INFO");
     let answers = link.read(&mut questions).await?;
     if let Some(Value::ServerError(error)) = answers.first() {
         let failure = Failure::answered(&error.clone().into());
@@ -34,15 +34,36 @@ pub(crate) async fn greet(link: &Link) -> Result<(), Failure> {
             return Err(failure);
         }
     }
-    // Who may not ask for it can do without the warning.
-    let memory = answers.into_iter().nth(1).and_then(|answer| String::from_redis_value(answer).ok());
-    let policy = memory.as_deref().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))?;
-        let limited = !text.lines().any(|line| line.trim() == "maxmemory:0");
-        (limited && line.trim() != "noeviction").then(|| line.trim().to_owned())
-    });
-    if let Some(policy) = policy {
-        tracing::warn!(%policy, "this Redis evicts keys when its memory is full, locks too: set maxmemory-policy noeviction");
+    // Who may not ask for it meets all this at the first claim, and can do without the warning.
+    match answers.into_iter().nth(1).and_then(|answer| String::from_redis_value(answer).ok()) {
+        Some(info) => judge(&info),
+        None => Ok(()),
+    }
+}
+
+fn judge(info: &str) -> Result<(), Failure> {
+    match field(info, "redis_mode") {
+        Some("cluster") => return Err(Failure::node_of_a_cluster()),
+        Some("sentinel") => {
+            return Err(Failure::new(
+                ErrorKind::Misconfigured,
+                Applied::No,
+                "this server is a sentinel and keeps no locks",
+            )
+            .advise("write redis+sentinel://SENTINEL,…/SERVICE"));
+        }
+        _ => {}
+    }
+    if field(info, "role") == Some("slave") {
+        return Err(Failure::replica());
+    }
+    let limited = field(info, "maxmemory").is_some_and(|limit| limit != "0");
+    match field(info, "maxmemory_policy") {
+        Some(policy) if limited && policy != "noeviction" => tracing::warn!(
+            %policy,
+            "this Redis evicts keys when its memory is full, locks too: set maxmemory-policy noeviction"
+        ),
+        _ => {}
     }
     Ok(())
 }

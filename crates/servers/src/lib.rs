@@ -9,4 +9,4 @@ mod sentinel;
 
 pub use network::{Network, Weather};
 pub use redis::{RedisServer, Reply};
-pub use sentinel::{SERVICE, SentinelSet};
+pub use sentinel::{SERVICE, SentinelSet, sentinel_naming};

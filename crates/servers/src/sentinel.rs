@@ -129,6 +129,23 @@ struct Place {
     id: String,
 }
 
+/// A sentinel of its own that never makes a failover and names `master`, for clients that shall go through a network.
+/// Answers it with the URL for clients.
+///
+/// # Panics
+/// When the executable is missing, or it does not answer.
+pub fn sentinel_naming(master: SocketAddr) -> (RedisServer, String) {
+    let lines = format!(
+        "sentinel monitor {SERVICE} {} {} 3\nsentinel down-after-milliseconds {SERVICE} 3600000\n",
+        master.ip(),
+        master.port()
+    );
+    let sentinel = (0..10).find_map(|_| RedisServer::start_sentinel(free_address(), &lines, None));
+    let sentinel = sentinel.expect("a sentinel answers");
+    let url = format!("redis+sentinel://{}/{SERVICE}", sentinel.address());
+    (sentinel, url)
+}
+
 /// With everything written down that a sentinel would find out in its first ten seconds.
 fn configuration(servers: &[RedisServer], places: &[Place], id: &str, password: Option<&str>) -> String {
     let port = |server: &RedisServer| server.address().port();

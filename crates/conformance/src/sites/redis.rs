@@ -1,4 +1,4 @@
-use fencepost_core::{capabilities::Capabilities, name::LockName, store::BoxFuture};
+use fencepost_core::{capabilities::Capabilities, name::LockName, name::Namespace, store::BoxFuture};
 use fencepost_servers::{Network, RedisServer, Reply};
 
 use crate::site::{DoesNotApply, Server, Site, Tampering, Verdict};
@@ -17,13 +17,6 @@ pub async fn redis() -> RedisSite {
     RedisSite { server, network }
 }
 
-impl RedisSite {
-    /// The key of a lock; the rules that ask use names that need no encoding.
-    fn key(&self, name: &LockName) -> String {
-        format!("{}:{{{name}}}", self.namespace())
-    }
-}
-
 impl Site for RedisSite {
     fn capabilities(&self) -> Capabilities {
         super::capabilities_of("redis")
@@ -34,32 +27,12 @@ impl Site for RedisSite {
     }
 
     fn tamper<'a>(&'a self, how: Tampering<'a>) -> BoxFuture<'a, Verdict> {
-        Box::pin(async move {
-            let done = match how {
-                Tampering::Delete(name) => self.server.command(&["DEL", &self.key(name)]),
-                Tampering::PlantForeign(name) => self.server.command(&["SET", &self.key(name), "somebody else's"]),
-                Tampering::PlantWrongType(name) => {
-                    self.server.command(&["DEL", &self.key(name)]);
-                    self.server.command(&["RPUSH", &self.key(name), "somebody else's"])
-                }
-                Tampering::MakePermanent(name) => self.server.command(&["PERSIST", &self.key(name)]),
-                Tampering::FlushScripts => self.server.command(&["SCRIPT", "FLUSH"]),
-                Tampering::CutMessages => self.server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]),
-                Tampering::CorruptFence(_) => return Err(DoesNotApply("the store issues no fence")),
-            };
-            assert!(!matches!(done, Reply::Refused(_) | Reply::Number(0)), "{how:?}: {done:?}");
-            Ok(())
-        })
+        Box::pin(async move { tamper_with(&self.server, &self.namespace(), how) })
     }
 
     /// Every key there is, ours or not: the server belongs to the site alone.
     fn leftovers(&self) -> BoxFuture<'_, Vec<String>> {
-        Box::pin(async move {
-            match self.server.command(&["KEYS", "*"]) {
-                Reply::List(keys) => keys.into_iter().map(|key| format!("{key:?}")).collect(),
-                other => panic!("a list of keys: {other:?}"),
-            }
-        })
+        Box::pin(async move { keys_of(&self.server, "*") })
     }
 
     fn network(&self) -> Verdict<&Network> {
@@ -89,9 +62,42 @@ impl Server for RedisSite {
     }
 
     fn connections(&self) -> usize {
-        match self.server.command(&["CLIENT", "LIST"]) {
-            Reply::Text(clients) => clients.lines().filter(|client| !client.contains("cmd=client")).count(),
-            other => panic!("a list of clients: {other:?}"),
+        clients_of(&self.server)
+    }
+}
+
+/// What an administrator does on the server where a lock lives.
+pub(super) fn tamper_with(server: &RedisServer, namespace: &Namespace, how: Tampering<'_>) -> Verdict {
+    // The rules that ask use names that need no encoding.
+    let key = |name: &LockName| format!("{namespace}:{{{name}}}");
+    let done = match how {
+        Tampering::Delete(name) => server.command(&["DEL", &key(name)]),
+        Tampering::PlantForeign(name) => server.command(&["SET", &key(name), "somebody else's"]),
+        Tampering::PlantWrongType(name) => {
+            server.command(&["DEL", &key(name)]);
+            server.command(&["RPUSH", &key(name), "somebody else's"])
         }
+        Tampering::MakePermanent(name) => server.command(&["PERSIST", &key(name)]),
+        Tampering::FlushScripts => server.command(&["SCRIPT", "FLUSH"]),
+        Tampering::CutMessages => server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]),
+        Tampering::CorruptFence(_) => return Err(DoesNotApply("the store issues no fence")),
+    };
+    assert!(!matches!(done, Reply::Refused(_) | Reply::Number(0)), "{how:?}: {done:?}");
+    Ok(())
+}
+
+pub(super) fn keys_of(server: &RedisServer, pattern: &str) -> Vec<String> {
+    match server.command(&["KEYS", pattern]) {
+        Reply::List(keys) => keys.into_iter().map(|key| format!("{key:?}")).collect(),
+        other => panic!("a list of keys: {other:?}"),
+    }
+}
+
+/// The connections of clients: neither the one that asks, nor those of replicas and sentinels.
+pub(super) fn clients_of(server: &RedisServer) -> usize {
+    let others = ["cmd=client", "flags=S", "name=sentinel-"];
+    match server.command(&["CLIENT", "LIST"]) {
+        Reply::Text(list) => list.lines().filter(|line| !others.iter().any(|other| line.contains(other))).count(),
+        other => panic!("a list of clients: {other:?}"),
     }
 }

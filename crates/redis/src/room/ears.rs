@@ -15,10 +15,11 @@ use redis::{
 use tokio::task::JoinSet;
 
 use super::{BRIDGED, Hearing, News, Room, is_forbidden};
-use crate::{failure::Failure, route::Server};
+use crate::{
+    failure::Failure,
+    route::{Server, until_dead},
+};
 
-/// A connection that nobody closed can lead nowhere all the same; asking tells.
-const PING_EVERY: Duration = Duration::from_secs(5);
 /// Pokes under way at once.
 const POKES: usize = 64;
 
@@ -38,7 +39,7 @@ pub(super) async fn listen(room: Arc<Room>) {
                 }
                 tokio::select! {
                     () = attend(&room, stream) => {}
-                    () = feel_the_pulse(&room, sink) => {}
+                    () = until_dead(sink, &*room.clock, room.nodes.connect_timeout()) => {}
                     () = room.nodes.moved_from(&server) => {}
                 }
                 room.hearing.send_replace(Hearing::Deaf);
@@ -98,17 +99,6 @@ async fn attend(room: &Arc<Room>, mut stream: impl Stream<Item = Msg> + Unpin) {
             },
             () = room.changed.notified() => {}
             () = room.until(room.next_poke()) => {}
-        }
-    }
-}
-
-/// Ends when the connection for messages leads nowhere.
-async fn feel_the_pulse(room: &Room, mut sink: PubSubSink) {
-    loop {
-        room.rest(PING_EVERY).await;
-        let answer = tokio::time::timeout(room.nodes.connect_timeout(), sink.ping::<redis::Value>()).await;
-        if !matches!(answer, Ok(Ok(_))) {
-            return;
         }
     }
 }

@@ -8,6 +8,7 @@ mod holding;
 mod opening;
 mod queue;
 mod rights;
+mod sentinel;
 mod tls;
 mod warnings;
 
@@ -25,7 +26,6 @@ use fencepost_core::{
 };
 use fencepost_redis::{RedisConfig, RedisStore};
 use fencepost_servers::{RedisServer, Reply};
-use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than any hand-over on a loaded machine.
 const SOON: Duration = Duration::from_secs(5);
@@ -42,10 +42,6 @@ fn name(text: &str) -> LockName {
 trait Administered {
     /// Sends a command and answers what the server said, as lines of text.
     fn cli(&self, words: &[&str]) -> String;
-    /// Stops it as a frozen machine would stop: connections stay open and nothing is answered.
-    fn freeze(&self);
-    /// Lets it run on.
-    fn thaw(&self);
 }
 
 impl Administered for RedisServer {
@@ -60,19 +56,6 @@ impl Administered for RedisServer {
         }
         lines(self.command(words))
     }
-
-    fn freeze(&self) {
-        signal(self, Signal::STOP);
-    }
-
-    fn thaw(&self) {
-        signal(self, Signal::CONT);
-    }
-}
-
-fn signal(server: &RedisServer, signal: Signal) {
-    let pid = server.pid().and_then(|pid| Pid::from_raw(pid.try_into().unwrap())).expect("the server runs");
-    kill_process(pid, signal).unwrap();
 }
 
 async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {

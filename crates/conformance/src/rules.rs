@@ -4,7 +4,9 @@
 pub mod cancellation;
 pub mod errors;
 pub mod fences;
+pub mod leading;
 pub mod loss;
+pub mod meeting;
 pub mod ownership;
 pub mod permits;
 pub mod remembering;
@@ -134,6 +136,19 @@ macro_rules! conformance_suite {
                 t2_a_cell_expires_by_the_stores_clock
                 w1_a_change_of_a_cell_is_told
                 a_cell_holds_as_much_as_it_says;
+            leading:
+                everybody_hears_who_leads
+                a_resigned_leadership_passes_at_once
+                l1_a_deposed_leader_says_nothing_more
+                the_word_of_a_dead_leader_ends
+                the_highest_priority_that_waits_leads_next
+                f1_terms_rise;
+            meeting:
+                a_latch_opens_when_all_have_arrived
+                nobody_passes_a_barrier_alone
+                c1_who_leaves_a_barrier_is_not_counted
+                t2_work_is_due_once_in_a_period
+                a_turn_that_is_given_back_is_due_again;
         }
     };
     (@rules $site:path; $($module:ident: $($rule:ident)+;)+) => {$($(
@@ -160,7 +175,9 @@ pub fn assert_complete(listed: &[&str]) {
         ("cancellation", include_str!("rules/cancellation.rs")),
         ("errors", include_str!("rules/errors.rs")),
         ("fences", include_str!("rules/fences.rs")),
+        ("leading", include_str!("rules/leading.rs")),
         ("loss", include_str!("rules/loss.rs")),
+        ("meeting", include_str!("rules/meeting.rs")),
         ("ownership", include_str!("rules/ownership.rs")),
         ("permits", include_str!("rules/permits.rs")),
         ("remembering", include_str!("rules/remembering.rs")),

@@ -148,6 +148,12 @@ pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl 
     }
 }
 
+/// Waits until no lock is held or waited for.
+pub(crate) async fn nothing_held(site: &dyn Site, limit: Duration) {
+    let store = store(site).await;
+    eventually(limit, "nothing is held", async || store.inspect(None).await.expect("a listing").is_empty()).await;
+}
+
 /// Waits until nothing is held or queued, by what an administrator sees.
 pub(crate) async fn nothing_left(site: &dyn Site, limit: Duration) {
     let until = now().after(limit);

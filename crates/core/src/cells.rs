@@ -115,7 +115,8 @@ pub enum Changed {
     Conflict(Option<Cell>),
 }
 
-/// A place for cells.
+/// A place for cells. Their names are those of locks, and do not meet those of locks; they can be longer by a kind
+/// ([`LockName::of_kind`]).
 ///
 /// # What every store keeps to
 ///

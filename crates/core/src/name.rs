@@ -6,6 +6,8 @@ use crate::error::{Error, ErrorKind, Operation};
 
 /// The longest name or namespace, in bytes of UTF-8.
 pub const MAX_NAME_BYTES: usize = 512;
+/// By how much a name [of a kind](LockName::of_kind) can be longer, its slash left aside.
+pub const MAX_KIND_BYTES: usize = 15;
 
 /// The name of a lock: non-empty UTF-8 without control characters, at most
 /// [`MAX_NAME_BYTES`] bytes.
@@ -22,6 +24,13 @@ impl LockName {
     /// [`ErrorKind::InvalidInput`] when the name is empty, too long or holds a control character.
     pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
         checked("lock name", name.as_ref()).map(Self)
+    }
+
+    /// The name of something else that belongs to this one: `kind/name`, a few bytes longer than a name may be. Names
+    /// of different kinds never meet.
+    pub fn of_kind(&self, kind: &'static str) -> Self {
+        debug_assert!(!kind.contains('/') && kind.len() <= MAX_KIND_BYTES, "a kind is a short word");
+        Self(format!("{kind}/{self}").into())
     }
 
     /// The name as it was given.

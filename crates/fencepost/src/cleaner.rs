@@ -1,6 +1,7 @@
 //! Gives back in the background what nobody stands behind any more: dropped guards, cancelled claims, lost leases.
 
 use std::{
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -54,6 +55,15 @@ impl Cleaner {
     pub(crate) fn give_back(&self, claim: Arc<Claim>, trace: Trace) {
         let work = self.begin();
         self.0.runtime.spawn(async move { work.0.give_back(&claim, trace).await });
+    }
+
+    /// Runs work of another kind to its end.
+    pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let under_way = self.begin();
+        self.0.runtime.spawn(async move {
+            work.await;
+            drop(under_way);
+        });
     }
 
     /// Announces something that may still turn into a clean-up; [`idle`](Cleaner::idle) waits for it.

@@ -137,6 +137,15 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
         Self { client, held, fence, slots, giving_back: GivingBack::No, counted: None, kind: PhantomData }
     }
 
+    /// The fence, where the store issued one.
+    pub(crate) fn issued(&self) -> Option<Fence> {
+        self.fence
+    }
+
+    pub(crate) fn held(&self) -> Arc<Held> {
+        self.held.clone()
+    }
+
     /// Lets `token` live for as long as the lease does.
     pub(crate) fn counted_by(mut self, token: Arc<()>) -> Self {
         self.counted = Some(token);

@@ -53,12 +53,16 @@
 //! anything else. The memory store, for your own tests, is always there as `memory:NAME`.
 
 pub mod blocking;
+mod cell;
 mod cleaner;
 mod client;
+mod election;
 pub mod hold;
+mod latch;
 mod lease;
 mod locks;
 pub mod observed;
+mod period;
 mod read_write;
 mod reentrant;
 pub mod registry;
@@ -81,8 +85,12 @@ pub use fencepost_core::{
 };
 
 pub use crate::{
+    cell::{Cell, Edit, MOST_CONFLICTS, Update},
+    election::{Campaign, Election, Leader, Leadership, Observer},
+    latch::{Barrier, LONGEST_PARTY, Latch, MOST_PARTIES, Passage},
     lease::{Lease, RELEASE_WITHIN},
     locks::{Locks, LocksBuilder},
+    period::{Due, OncePer, Turn},
     read_write::ReadWrite,
     reentrant::{Entry, Reentrant},
     request::{

@@ -1,20 +1,30 @@
 //! Opening a store and asking it for locks.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use fencepost_core::{
     capabilities::{Capabilities, FenceSource},
     claim::{Claimant, Mode},
     clock::{BootClock, Clock},
     error::{Error, ErrorKind, Operation},
-    name::Namespace,
+    name::{LockName, Namespace},
     purpose::{Correctness, Efficiency, Purpose, TypedStore, Undecided},
     store::Store,
 };
 
 use crate::{
-    client::Client, observed::Observed, read_write::ReadWrite, reentrant::Reentrant, registry, request::LockRequest,
-    semaphore::Semaphore, several::SeveralRequest,
+    cell::Cell,
+    client::Client,
+    election::Election,
+    latch::{Barrier, Latch},
+    observed::Observed,
+    period::OncePer,
+    read_write::ReadWrite,
+    reentrant::Reentrant,
+    registry,
+    request::LockRequest,
+    semaphore::Semaphore,
+    several::SeveralRequest,
 };
 
 /// Locks on one store, for one purpose. Cloning is cheap; all clones are one client with one watchdog.
@@ -77,6 +87,41 @@ impl<P: Purpose> Locks<P> {
 
     pub(crate) fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// The cell called `name`, for a value of your own. No purpose needs to be said for it: a change is either made on
+    /// what it was meant for or not at all.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for the name; [`ErrorKind::Unsupported`] when the store keeps no cells.
+    pub fn cell<T>(&self, name: impl AsRef<str>) -> Result<Cell<T>, Error> {
+        Cell::new(self.client.clone(), "cell", &LockName::new(name)?)
+    }
+
+    /// The latch called `name`, which opens when `parties` have arrived.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for the name, or for none or too many parties; [`ErrorKind::Unsupported`] when the
+    /// store keeps no cells.
+    pub fn latch(&self, name: impl AsRef<str>, parties: u32) -> Result<Latch, Error> {
+        Latch::new(self.client.clone(), name.as_ref(), parties)
+    }
+
+    /// The barrier called `name`, for `parties`.
+    ///
+    /// # Errors
+    /// As for [`latch`](Locks::latch).
+    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Result<Barrier, Error> {
+        Barrier::new(self.client.clone(), name.as_ref(), parties)
+    }
+
+    /// Work called `name` that is due once in each `period`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for the name, or a period outside the limits of a [`Ttl`](crate::Ttl);
+    /// [`ErrorKind::Unsupported`] when the store keeps no cells.
+    pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer, Error> {
+        OncePer::new(self.client.clone(), name.as_ref(), period)
     }
 
     /// The facts about the store.
@@ -155,6 +200,14 @@ macro_rules! locks_for {
             /// The locks called `names`, to be taken all or none with [`acquire`](SeveralRequest::acquire).
             pub fn several(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> SeveralRequest<$purpose> {
                 SeveralRequest::new(self.client.clone(), names)
+            }
+
+            /// The election called `name`, whose leader holds the lock of that name.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidInput`] for the name; [`ErrorKind::Unsupported`] when the store keeps no cells.
+            pub fn election(&self, name: impl AsRef<str>) -> Result<Election<$purpose>, Error> {
+                Election::new(self.client.clone(), name.as_ref())
             }
 
             /// Locks that one owner can enter again while it holds them (O4).

@@ -1,0 +1,307 @@
+//! A value of your own beside the locks, changed by compare-and-set.
+
+use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
+
+use fencepost_core::{
+    backoff::Backoff,
+    cells::{self, Cells, Change, Changed, Expected, Version},
+    clock::{self, Clock},
+    error::{Applied, Error, ErrorKind, Operation, Retry},
+    limits::Ttl,
+    name::LockName,
+    owner::Owner,
+    store::BoxFuture,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::client::Client;
+
+/// Tries of one [`update`](Cell::update) before it is answered as [`Contended`](Update::Contended).
+pub const MOST_CONFLICTS: u32 = 1_000;
+
+/// For how long a store that does not answer is tried again.
+const OUTAGE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A value that processes share, kept as JSON in a cell of the store. Made by [`Locks::cell`](crate::Locks::cell).
+///
+/// It needs no lock: each change is one compare-and-set, and whoever comes second works on what the first one wrote.
+/// A value takes up to [`MAX_CELL_BYTES`](cells::MAX_CELL_BYTES) as JSON.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), fencepost::Error> {
+/// use fencepost::{Edit, Locks, Update};
+///
+/// let locks = Locks::open("memory:cell").await?;
+/// let stock = locks.cell::<u32>("stock/4711")?;
+/// stock.update(|_| Edit::Write(3)).await?;
+/// let sold = stock.update(|left| match left {
+///     Some(left @ 1..) => Edit::Write(left - 1),
+///     _ => Edit::Leave, // sold out
+/// });
+/// assert!(matches!(sold.await?, Update::Written { value: 2, .. }));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Cell<T> {
+    client: Arc<Client>,
+    key: LockName,
+    expires: Option<Ttl>,
+    value: PhantomData<fn() -> T>,
+}
+
+/// What an update makes of the value it was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit<T> {
+    /// This shall be there.
+    Write(T),
+    /// Nothing shall be there.
+    Remove,
+    /// It shall stay as it is.
+    Leave,
+}
+
+/// The outcome of an update that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update<T> {
+    /// Written, after as many conflicts with others.
+    Written {
+        /// What is there now.
+        value: T,
+        /// How often another was faster.
+        conflicts: u32,
+    },
+    /// Removed, after as many conflicts with others.
+    Removed {
+        /// How often another was faster.
+        conflicts: u32,
+    },
+    /// Left as it was.
+    Left,
+    /// Another was faster each time; nothing was changed.
+    Contended {
+        /// How often.
+        conflicts: u32,
+    },
+}
+
+/// A value as it was read, with the version to name in a change.
+#[derive(Debug)]
+pub(crate) struct Read<T> {
+    pub(crate) value: Option<T>,
+    expected: Expected,
+}
+
+impl<T> Read<T> {
+    pub(crate) fn version(&self) -> Option<Version> {
+        match self.expected {
+            Expected::Absent => None,
+            Expected::Version(version) => Some(version),
+        }
+    }
+}
+
+impl<T> Cell<T> {
+    /// The cell `name` of a kind of its own, so that an election and a latch of one name do not meet.
+    pub(crate) fn new(client: Arc<Client>, kind: &'static str, name: &LockName) -> Result<Self, Error> {
+        if client.store.cells().is_none() {
+            let store = client.store.capabilities().store;
+            return Err(Error::new(ErrorKind::Unsupported, Operation::Update, format!("{store} keeps no cells"))
+                .not_applied()
+                .on_lock(name)
+                .in_store(store));
+        }
+        Ok(Self { client, key: name.of_kind(kind), expires: None, value: PhantomData })
+    }
+
+    /// The same cell, whose value is absent this long after each change, by the store's clock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] outside the limits of a [`Ttl`].
+    pub fn expiring(mut self, after: Duration) -> Result<Self, Error> {
+        self.expires = Some(Ttl::new(after)?);
+        Ok(self)
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        self.client.store.cells().expect("a store that had cells when the cell was made")
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.client.clock
+    }
+
+    pub(crate) fn shared_clock(&self) -> Arc<dyn Clock> {
+        self.client.clock.clone()
+    }
+
+    /// Runs `work` to its end, also when the caller is gone.
+    pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.client.cleaner.run(work);
+    }
+
+    /// Completes when the cell may be another than the one that was read. Cancel safe.
+    pub(crate) async fn changed_since(&self, seen: Option<Version>) -> Result<(), Error> {
+        let changed = self.cells().changed(&self.key, seen);
+        tokio::select! {
+            biased;
+            error = self.client.closed() => Err(error),
+            changed = changed => changed,
+        }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Cell<T> {
+    /// The value; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when something else than a `T` is there, [`ErrorKind::Unavailable`] when the store does
+    /// not answer.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn read(&self) -> Result<Option<T>, Error> {
+        Ok(self.look().await?.value)
+    }
+
+    /// Changes the value as `edit` says, which is called again with the newer value whenever another was faster.
+    ///
+    /// # Errors
+    /// As for [`read`](Cell::read), and [`ErrorKind::InvalidInput`] for a value that is too long. An
+    /// [`Unavailable`](ErrorKind::Unavailable) whose outcome is [unknown](Applied::Unknown) may have changed the value.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have changed the value once, or not.
+    pub async fn update(&self, mut edit: impl FnMut(Option<T>) -> Edit<T>) -> Result<Update<T>, Error> {
+        let mut found = self.look().await?;
+        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
+        for conflicts in 0..MOST_CONFLICTS {
+            let expected = found.expected;
+            let (written, outcome) = match edit(found.value.take()) {
+                Edit::Leave => return Ok(Update::Left),
+                Edit::Remove if expected == Expected::Absent => return Ok(Update::Removed { conflicts }),
+                Edit::Remove => (None, Update::Removed { conflicts }),
+                Edit::Write(value) => (Some(self.encoded(&value)?), Update::Written { value, conflicts }),
+            };
+            match self.set(expected, written).await? {
+                Changed::Done(_) => return Ok(outcome),
+                Changed::Conflict(now) => found = self.decoded(now)?,
+            }
+            clock::sleep(&*self.client.clock, backoff.pause()).await;
+            if conflicts % 8 == 7 {
+                found = self.look().await?; // after longer pauses what the conflict told is old
+            }
+        }
+        Ok(Update::Contended { conflicts: MOST_CONFLICTS })
+    }
+
+    /// Completes when the value may be another than `seen` says, which is what [`read`](Cell::read) answered last.
+    ///
+    /// # Errors
+    /// As for [`read`](Cell::read).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn changed(&self, seen: &Option<T>) -> Result<(), Error>
+    where
+        T: PartialEq,
+    {
+        let found = self.look().await?;
+        if found.value != *seen {
+            return Ok(());
+        }
+        self.changed_since(found.version()).await
+    }
+
+    /// The value and its version. A store that is out of reach is tried again for a while.
+    pub(crate) async fn look(&self) -> Result<Read<T>, Error> {
+        self.decoded(self.patiently(|| self.cells().read(&self.key)).await?.1)
+    }
+
+    /// One compare-and-set on what was read.
+    pub(crate) async fn write(&self, found: &Read<T>, value: &T) -> Result<Result<Version, Read<T>>, Error> {
+        match self.set(found.expected, Some(self.encoded(value)?)).await? {
+            Changed::Done(version) => Ok(Ok(version)),
+            Changed::Conflict(now) => Ok(Err(self.decoded(now)?)),
+        }
+    }
+
+    /// Removes the value with this version, if it is still there.
+    pub(crate) async fn remove(&self, version: Version) -> Result<(), Error> {
+        self.set(Expected::Version(version), None).await.map(drop)
+    }
+
+    async fn set(&self, expected: Expected, value: Option<Arc<[u8]>>) -> Result<Changed, Error> {
+        let change = Change { key: self.key.clone(), expected, value, ttl: self.expires, by: Owner::random()? };
+        match self.patiently(|| self.cells().change(&change)).await? {
+            // It may have been applied and overwritten since.
+            (true, Changed::Conflict(_)) => Err(self
+                .error(ErrorKind::Unavailable, "a change was not answered, and another was made after it")
+                .advise("read the value to see what became of it")),
+            (_, answer) => Ok(answer),
+        }
+    }
+
+    /// Repeats a call, which is the same each time, while the store is out of reach; tells whether an earlier call may
+    /// have been applied.
+    async fn patiently<'a, A>(
+        &self,
+        mut call: impl FnMut() -> BoxFuture<'a, Result<A, Error>>,
+    ) -> Result<(bool, A), Error> {
+        let until = self.client.clock.now().after(OUTAGE_LIMIT);
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        let mut unclear = false;
+        loop {
+            let answer = tokio::select! {
+                biased;
+                error = self.client.closed() => return Err(error),
+                answer = call() => answer,
+            };
+            match answer {
+                Ok(answer) => return Ok((unclear, answer)),
+                Err(error) if error.retry() == Retry::Later && self.client.clock.now() < until => {
+                    unclear |= error.applied() != Applied::No;
+                    clock::sleep(&*self.client.clock, backoff.pause()).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn encoded(&self, value: &T) -> Result<Arc<[u8]>, Error> {
+        let json = serde_json::to_vec(value).map_err(|source| {
+            self.error(ErrorKind::InvalidInput, "the value cannot be written as JSON").not_applied().caused_by(source)
+        })?;
+        if json.len() > cells::MAX_CELL_BYTES {
+            let said = format!("a value of {} bytes is too long; the limit is {}", json.len(), cells::MAX_CELL_BYTES);
+            return Err(self.error(ErrorKind::InvalidInput, said).not_applied());
+        }
+        Ok(json.into())
+    }
+
+    fn decoded(&self, cell: Option<cells::Cell>) -> Result<Read<T>, Error> {
+        let expected = Expected::as_read(cell.as_ref());
+        let value = cell.map(|cell| serde_json::from_slice(&cell.value)).transpose();
+        let value = value.map_err(|source| {
+            let said = "the cell holds something else than was expected";
+            self.error(ErrorKind::Corrupt, said).not_applied().caused_by(source)
+        })?;
+        Ok(Read { value, expected })
+    }
+
+    fn error(&self, kind: ErrorKind, said: impl Into<String>) -> Error {
+        Error::new(kind, Operation::Update, said).on_lock(&self.key).in_store(self.client.store.capabilities().store)
+    }
+}
+
+impl<T> Clone for Cell<T> {
+    fn clone(&self) -> Self {
+        Self { client: self.client.clone(), key: self.key.clone(), expires: self.expires, value: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for Cell<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cell").field("key", &self.key).finish_non_exhaustive()
+    }
+}

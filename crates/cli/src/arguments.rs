@@ -166,7 +166,7 @@ impl Run {
         if self.command.first().is_some_and(|program| program == "--" || program.is_empty()) {
             return Some("the command after -- is empty or another --".into());
         }
-        None
+        self.taking.refusal()
     }
 }
 
@@ -182,9 +182,24 @@ pub(crate) struct Taking {
     /// The longest time to hold the lock
     #[arg(long, value_name = "SPAN", value_parser = positive_span)]
     pub(crate) max_hold: Option<Duration>,
-    /// A label that listings show; may be repeated
+    /// A label that listings show; may be repeated, up to 1024 bytes in all
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
+}
+
+/// The most bytes of all labels together: a store keeps them in the lock's record, along with the rest of it.
+const LABELS: usize = 1024;
+
+impl Taking {
+    fn refusal(&self) -> Option<String> {
+        let mut keys: Vec<_> = self.labels.iter().map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Some(format!("the label {:?} is given twice", pair[0]));
+        }
+        let size: usize = self.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+        (size > LABELS).then(|| format!("the labels have {size} bytes; {LABELS} is the most"))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -261,7 +276,11 @@ impl Arguments {
     /// A text for stdout when help or the version was asked for, else one line that says what is wrong.
     pub(crate) fn read() -> Result<Self, Refusal> {
         let arguments = Self::try_parse().map_err(|error| Refusal::of(&error))?;
-        let refusal = if let Verb::Run(run) = &arguments.verb { run.refusal() } else { None };
+        let refusal = match &arguments.verb {
+            Verb::Run(run) => run.refusal(),
+            Verb::Acquire(acquire) => acquire.taking.refusal(),
+            _ => None,
+        };
         refusal.map_or(Ok(arguments), |line| Err(Refusal::Wrong(line)))
     }
 }
@@ -272,8 +291,13 @@ impl Global {
     /// # Errors
     /// When there is neither a URL nor a home to keep state in.
     pub(crate) fn store(&self) -> Result<String, String> {
-        if let Some(url) = self.store.as_ref().filter(|url| !url.is_empty()) {
-            return Ok(url.clone());
+        match &self.store {
+            // Most often a variable that somebody thought was set. The default would exclude nobody elsewhere.
+            Some(url) if url.is_empty() => {
+                return Err("the store's URL is empty; leave out --store and FENCEPOST_STORE for the default".into());
+            }
+            Some(url) => return Ok(url.clone()),
+            None => {}
         }
         let stated = |variable: &str| std::env::var_os(variable).filter(|path| path.as_bytes().starts_with(b"/"));
         let state = stated("XDG_STATE_HOME").or_else(|| {
@@ -286,6 +310,11 @@ impl Global {
             &percent_encoding::NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
         Ok(format!("file:{}/fencepost", percent_encoding::percent_encode(state.as_bytes(), KEPT)))
     }
+}
+
+/// Whether JSON was asked for, in a command line that cannot be understood.
+pub(crate) fn asks_for_json() -> bool {
+    std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
 /// Why a command line is not carried out.

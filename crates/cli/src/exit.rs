@@ -1,9 +1,10 @@
 //! How the command ends: the exit codes, the one line for people and the one line for programs.
 
 use fencepost::{Error, ErrorKind, LockName, claim::Busy};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::when;
+use crate::{signals::Caught, when};
 
 /// The command line or an input in it was refused (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -56,6 +57,9 @@ pub(crate) struct Ending {
     /// Whether the answer is on stdout, and says it all.
     #[serde(skip)]
     pub(crate) answered: bool,
+    /// Whether the terminal's interrupt key ended it.
+    #[serde(skip)]
+    pub(crate) by_interrupt_key: bool,
 }
 
 impl Ending {
@@ -91,8 +95,10 @@ impl Ending {
     }
 
     /// Ended by a signal to this command.
-    pub(crate) fn interrupted(signal: i32) -> Self {
-        Self::coded("interrupted", 128u8.saturating_add(u8::try_from(signal).unwrap_or(127)))
+    pub(crate) fn interrupted(by: Caught) -> Self {
+        let code = 128u8.saturating_add(u8::try_from(by.number).unwrap_or(127));
+        let by_interrupt_key = by.by_key && by.number == Signal::INT.as_raw();
+        Self { by_interrupt_key, ..Self::coded("interrupted", code) }
     }
 
     /// Another holds it: who, since when, for how long yet.

@@ -26,15 +26,18 @@ use crate::{
 };
 
 fn main() {
-    let code = match Arguments::read() {
+    let (ending, json, quiet) = match Arguments::read() {
         Ok(arguments) => {
             let (json, quiet) = (arguments.global.json, arguments.global.quiet);
-            carry_out(arguments).tell(json, quiet)
+            (carry_out(arguments), json, quiet)
         }
-        Err(Refusal::Told(text)) => print(&text).exit_code,
-        // Whoever asked for JSON and cannot be understood gets the line for people.
-        Err(Refusal::Wrong(line)) => Ending::usage(line).tell(false, false),
+        Err(Refusal::Told(text)) => (print(&text), false, false),
+        Err(Refusal::Wrong(line)) => (Ending::usage(line), arguments::asks_for_json(), false),
     };
+    let code = ending.tell(json, quiet);
+    if ending.by_interrupt_key {
+        signals::die_of_interrupt();
+    }
     // Not a return: a runtime thread that waits for a name server must not hold up the end.
     std::process::exit(i32::from(code))
 }
@@ -79,6 +82,16 @@ fn write(text: &str) -> Result<bool, Ending> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Ending::internal(format!("cannot write to stdout: {error}"))),
     }
+}
+
+/// Whether stdout is a pipe or a terminal whose other end is gone.
+fn nobody_reads() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let stdout = std::io::stdout();
+    let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut watched, Some(&at_once)).is_ok()
+        && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Begins to log to stderr as far as `-v` was given. Called in the process that does the work.

@@ -167,18 +167,15 @@ impl Work<'_> {
                     Some(Report::NotStarted(error)) => return self.not_started(error),
                     Some(Report::TooLate) => return self.too_late(),
                     Some(Report::Stopped(signal)) => self.stop_as_well(signal, group),
-                    Some(Report::Ended(ended)) => {
-                        self.take_terminal_back(group, ended.signal);
-                        return self.ended(&ended, lost);
-                    }
+                    Some(Report::Ended(ended)) => return self.ended(&ended, group, lost),
                     None => return self.guardian_died(group).await,
                 },
-                signal = self.signals.next() => {
-                    if signal == Signal::CONT.as_raw() {
+                caught = self.signals.next() => {
+                    if caught.number == Signal::CONT.as_raw() {
                         self.lend_terminal(group);
                     }
                     // A guardian that is gone is heard of on the line.
-                    let _ = self.tell(&Order::Signal(signal), None);
+                    let _ = self.tell(&Order::Signal(caught.number), None);
                 }
                 reason = lease.lost(), if lost.is_none() => {
                     lost = Some(reason);
@@ -221,7 +218,8 @@ impl Work<'_> {
         Ending::coded("lost", exit::LOST).saying(format!("lock {:?}: {why}", self.run.name))
     }
 
-    fn ended(&self, ended: &Ended, lost: Option<LossReason>) -> Ending {
+    fn ended(&self, ended: &Ended, group: Option<Pid>, lost: Option<LossReason>) -> Ending {
+        let by_interrupt_key = self.take_terminal_back(group, ended.signal);
         let mut said = Vec::new();
         let stopped = ended.for_the_lease || lost.is_some() && self.run.on_lost != OnLost::Ignore;
         let ending = if stopped {
@@ -232,7 +230,7 @@ impl Work<'_> {
             said.push(format!("lock {:?}: {why}; the command was stopped", self.run.name));
             Ending::coded("lost", exit::LOST)
         } else {
-            Ending::coded("ended", ended.code)
+            Ending { by_interrupt_key, ..Ending::coded("ended", ended.code) }
         };
         match ended.left_behind {
             0 => {}
@@ -297,16 +295,19 @@ impl Work<'_> {
         }
     }
 
-    fn take_terminal_back(&self, group: Option<Pid>, ended_by: Option<i32>) {
-        let (Some(terminal), Some(group)) = (&self.terminal, group) else { return };
-        let keys = [Signal::INT, Signal::QUIT].map(Signal::as_raw);
-        if terminal.take_back(group)
-            && let Some(signal) = ended_by.filter(|signal| keys.contains(signal)).and_then(Signal::from_named_raw)
-        {
-            // The key reached the command's group alone. The rest of the job, such as the script that this is a line
-            // of, would have had it too. This process has it blocked.
-            let _ = rustix::process::kill_current_process_group(signal);
+    /// Answers whether the interrupt key ended the command.
+    fn take_terminal_back(&self, group: Option<Pid>, ended_by: Option<i32>) -> bool {
+        let (Some(terminal), Some(group)) = (&self.terminal, group) else { return false };
+        if !terminal.take_back(group) {
+            return false;
         }
+        let key = [Signal::INT, Signal::QUIT].into_iter().find(|key| ended_by == Some(key.as_raw()));
+        if let Some(key) = key {
+            // It reached the command's group alone. The rest of the job, such as the script that this is a line of,
+            // would have had it too. This process has it blocked.
+            let _ = rustix::process::kill_current_process_group(key);
+        }
+        key == Some(Signal::INT)
     }
 }
 

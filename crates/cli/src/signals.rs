@@ -78,8 +78,17 @@ pub(crate) fn stop_this_job() {
 #[derive(Debug)]
 pub(crate) struct Signals(Watched);
 
-/// The size of the kernel's record of one signal; its first four bytes are the number (signalfd(2)).
+/// A signal that came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caught {
+    pub(crate) number: i32,
+    /// Whether the kernel sent it, as it does for a key of the terminal, and not another process.
+    pub(crate) by_key: bool,
+}
+
+/// The size of the kernel's record of one signal (signalfd(2)): first the number, at 8 who sent it (sigaction(2)).
 const RECORD: usize = 128;
+const SI_KERNEL: i32 = 0x80;
 
 impl Signals {
     /// Begins to read them, inside a runtime.
@@ -91,25 +100,39 @@ impl Signals {
         Watched::new(descriptor.into()).map(Self)
     }
 
-    /// The next one's number. Cancel safe.
-    pub(crate) async fn next(&self) -> i32 {
+    /// The next one. Cancel safe.
+    pub(crate) async fn next(&self) -> Caught {
         let mut record = [0; RECORD];
         match self.0.read(|descriptor| Ok(rustix::io::read(descriptor, &mut record)?)).await {
-            Ok(RECORD) => i32::from_ne_bytes([record[0], record[1], record[2], record[3]]),
+            Ok(RECORD) => {
+                let field =
+                    |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+                Caught { number: field(0), by_key: field(8) == SI_KERNEL }
+            }
             _ => std::future::pending().await,
         }
     }
 
     /// The next one that ends things; stops and continuations are none.
-    pub(crate) async fn next_end(&self) -> i32 {
+    pub(crate) async fn next_end(&self) -> Caught {
         loop {
-            let signal = self.next().await;
-            if signal == Signal::SIGTSTP as i32 {
+            let caught = self.next().await;
+            if caught.number == Signal::SIGTSTP as i32 {
                 stop_this_job();
-            } else if signal != Signal::SIGCONT as i32 {
-                return signal;
+            } else if caught.number != Signal::SIGCONT as i32 {
+                return caught;
             }
         }
+    }
+}
+
+/// Dies of the interrupt key as if nothing had held it back. A shell goes on with its script unless the line that was
+/// interrupted died of it; the code is 130 all the same. Answers where the signal is ignored.
+pub(crate) fn die_of_interrupt() {
+    let mut interrupt = SigSet::empty();
+    interrupt.add(Signal::SIGINT);
+    if interrupt.thread_unblock().is_ok() {
+        let _ = nix::sys::signal::raise(Signal::SIGINT);
     }
 }
 

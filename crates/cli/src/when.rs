@@ -65,9 +65,14 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// A text from a store, which anybody may have written, without what a terminal would obey.
+/// A text from a store, which anybody may have written, without what a terminal would obey: control characters, and those
+/// that end a line, are not seen, or turn the direction of what follows ("Trojan Source", CVE-2021-42574).
 pub(crate) fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let obeyed = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    text.chars().map(|c| if obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -92,5 +97,6 @@ mod tests {
     #[test]
     fn what_a_store_holds_cannot_command_the_terminal() {
         assert_eq!(harmless("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(harmless("a\u{202e}b\u{2028}c\u{200b}é한"), "a\u{fffd}b\u{fffd}c\u{fffd}é한");
     }
 }

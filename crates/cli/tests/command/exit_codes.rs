@@ -41,6 +41,8 @@ fn a_script_without_a_first_line_runs_as_in_a_shell() {
 fn bad_input_gets_one_line_and_64() {
     let world = World::new();
     let long = "x".repeat(513);
+    let labels: Vec<_> = (0..9).map(|n| format!("key{n}={}", "x".repeat(250))).collect();
+    let many: Vec<_> = labels.iter().flat_map(|label| ["--label", label]).collect();
     let bad: &[&[&str]] = &[
         &[],
         &["no-such-verb"],
@@ -61,6 +63,10 @@ fn bad_input_gets_one_line_and_64() {
         &["run", "--ttl", "2s", "--grace", "3s", "a", "--", "true"],
         &["run", "--max-hold", "1s", "--min-hold", "2s", "a", "--", "true"],
         &["run", "--label", "nothing", "a", "--", "true"],
+        &["run", "--label", "a=1", "--label", "a=2", "a", "--", "true"],
+        &[&["run"], &many[..], &["a", "--", "true"]].concat(),
+        &["acquire", "--label", "a=1", "--label", "a=2", "a"],
+        &["--store", "", "run", "a", "--", "true"],
         &["run", "--on-lost", "perhaps", "a", "--", "true"],
         &["run", "--busy-code", "256", "a", "--", "true"],
         &["--store", "carrier-pigeon:x", "run", "a", "--", "true"],
@@ -78,6 +84,18 @@ fn bad_input_gets_one_line_and_64() {
         assert_eq!((finished.code, lines), (64, 1), "{arguments:?} said {:?}", finished.stderr);
         assert!(finished.stdout.is_empty());
     }
+}
+
+#[test]
+fn what_is_refused_is_told_to_programs_as_well() {
+    let world = World::new();
+    for arguments in [&["--json"][..], &["run", "--json", "a"], &["ls", "--json", "--no-such-flag"]] {
+        let refused = world.finish(arguments);
+        assert_eq!((refused.code, &refused.ending()["outcome"]), (64, &"usage".into()), "{}", refused.stderr);
+    }
+    // Here it is the command's.
+    let refused = world.finish(&["run", "--ttl", "0s", "a", "--", "true", "--json"]);
+    assert_eq!((refused.code, refused.stderr.lines().count()), (64, 1), "{}", refused.stderr);
 }
 
 const VERBS: [&str; 12] =

@@ -3,7 +3,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{Running, World, finish};
+use crate::world::{LONG, Running, World, finish, within};
 
 #[test]
 fn holders_and_waiters_are_listed_without_the_owner_value() {
@@ -108,4 +108,15 @@ fn watch_tells_each_change() {
     }
     watching.signal(Signal::KILL);
     watching.ended();
+}
+
+#[test]
+fn watch_ends_when_nobody_reads_any_more() {
+    let world = World::new();
+    let mut command = world.command(&["watch", "a"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut watching = command.stdout(writer).spawn().unwrap();
+    drop((reader, command)); // which has the pipe's other end as well
+    let code = within(LONG, move || watching.wait().unwrap().code());
+    assert_eq!(code, Some(0));
 }

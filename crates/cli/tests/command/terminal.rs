@@ -94,3 +94,29 @@ fn a_command_in_the_background_that_reads_is_stopped_and_fg_gives_it_the_termina
     typist.types("late\n");
     typist.sees("got late");
 }
+
+/// A shell goes on with its script unless the line that Ctrl-C ended died of it.
+#[test]
+fn the_interrupt_key_ends_the_script_that_the_job_is_a_line_of() {
+    let world = World::new();
+    let script = world.directory.path().join("script");
+    let lines = "$FENCEPOST run a -- sh -c 'echo ready; exec sleep 1000'\necho went on\n";
+    std::fs::write(&script, lines).unwrap();
+    let mut typist = Typist::at(&world);
+    typist.types(&format!("bash {}\n", script.display()));
+    typist.sees("ready");
+    typist.types("\x03");
+    typist.types("echo code $?.\n");
+    typist.sees("code 130.");
+    // While it still waits, the same.
+    let mut holder = world.run(&[], "a", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    typist.types(&format!("bash {}\n", script.display()));
+    world.await_waiters("a", 1);
+    typist.types("\x03");
+    typist.types("echo code $?.\n");
+    typist.sees("code 130.");
+    world.await_waiters("a", 0);
+    holder.signal(rustix::process::Signal::TERM);
+    holder.ended();
+}

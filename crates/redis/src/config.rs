@@ -8,9 +8,14 @@ use fencepost_core::{
 };
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
-use crate::tls::{self, Tls};
+use crate::{
+    replicas::Replicas,
+    tls::{self, Tls},
+};
 
 const DEFAULT_PORT: u16 = 6379;
+/// Many times what a replica on the same continent needs.
+const REPLICAS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How to reach one Redis server. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub struct RedisConfig {
     pub timeout: Duration,
     /// The limit for one try to connect, login included.
     pub connect_timeout: Duration,
+    /// How many replicas must have a grant before it counts; `None` for the master alone.
+    pub replicas: Option<Replicas>,
 }
 
 impl RedisConfig {
@@ -45,11 +52,12 @@ impl RedisConfig {
             tls: None,
             timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
+            replicas: None,
         }
     }
 
     /// Reads `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` or the same with `rediss:` for TLS. Options: `user`,
-    /// `password_file`, `timeout`, `connect_timeout`, and with TLS `ca`, `cert`, `key`.
+    /// `password_file`, `timeout`, `connect_timeout`, `replicas`, `replicas_timeout`, and with TLS `ca`, `cert`, `key`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
@@ -80,6 +88,7 @@ impl RedisConfig {
         }
         self.timeout = limit(url, "timeout", self.timeout)?;
         self.connect_timeout = limit(url, "connect_timeout", self.connect_timeout)?;
+        self.replicas = replicas(url)?;
         if url.scheme().starts_with("rediss") {
             self.tls = Some(tls_options(url)?);
         }
@@ -128,7 +137,7 @@ impl RedisConfig {
 /// The options that every scheme of Redis knows, for messages.
 pub(crate) fn options_of(tls: bool) -> String {
     let tls = if tls { ", ca, cert, key" } else { " (and with `rediss` in the scheme: ca, cert, key)" };
-    format!("user, password_file, timeout, connect_timeout{tls}")
+    format!("user, password_file, timeout, connect_timeout, replicas, replicas_timeout{tls}")
 }
 
 pub(crate) fn host_and_port(text: &str, default_port: u16) -> Result<(String, u16), Error> {
@@ -189,6 +198,21 @@ pub(crate) fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Resu
     }
 }
 
+fn replicas(url: &mut StoreUrl) -> Result<Option<Replicas>, Error> {
+    let count = url.take("replicas").map(|count| count.parse::<u32>().ok().filter(|count| *count <= 100));
+    let within = url.take_span("replicas_timeout")?;
+    match (count, within) {
+        (None | Some(Some(0)), None) => Ok(None),
+        (Some(None), _) => Err(invalid("`replicas` is a number, and not of hundreds")),
+        (None | Some(Some(0)), Some(_)) => Err(invalid("`replicas_timeout` without `replicas`")),
+        // Zero would mean no limit at all.
+        (_, Some(within)) if within < Duration::from_millis(1) => {
+            Err(invalid("`replicas_timeout` must be at least a millisecond"))
+        }
+        (Some(Some(count)), within) => Ok(Some(Replicas { count, within: within.unwrap_or(REPLICAS_WITHIN) })),
+    }
+}
+
 fn tls_options(url: &mut StoreUrl) -> Result<Tls, Error> {
     let client = match (url.take("cert"), url.take("key")) {
         (Some(cert), Some(key)) => Some((cert.into(), key.into())),
@@ -212,6 +236,7 @@ impl fmt::Debug for RedisConfig {
             .field("tls", &self.tls)
             .field("timeout", &self.timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("replicas", &self.replicas)
             .finish_non_exhaustive()
     }
 }
@@ -245,6 +270,9 @@ mod tests {
             "redis://h/x",
             "redis://h?tiemout=1s",
             "redis://h?timeout=0",
+            "redis://h?replicas=x",
+            "redis://h?replicas_timeout=1s",
+            "redis://h?replicas=1&replicas_timeout=0",
             "redis://h?ca=/x",
             "rediss://h?cert=/x",
             "redis://bob@h",

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use crate::{
     config::RedisConfig,
     failure::Failure,
+    replicas::{Kept, Trouble, Waiting},
     route::{Route, Server},
     scripts::Script,
 };
@@ -46,6 +47,8 @@ pub(crate) struct Link {
     /// In a row, on the present connection.
     timeouts: AtomicU32,
     gate: tokio::sync::Mutex<Gate>,
+    /// For what replicas must have too, where that was asked for.
+    waiting: Option<Waiting>,
     /// Where the last connection led, for those who must follow it.
     server: watch::Sender<Option<Arc<Server>>>,
 }
@@ -80,6 +83,7 @@ impl Link {
             .set_response_timeout(Some(config.timeout));
         Self {
             route: Box::new(route),
+            waiting: config.replicas.map(|replicas| Waiting::new(replicas, &settings, config.timeout)),
             settings,
             connect_timeout: config.connect_timeout,
             clock,
@@ -95,21 +99,52 @@ impl Link {
     /// an owner value, which makes the second a repetition of the first.
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         match self.send(command).await {
-            Err(Refusal::Answered(error)) if self.is_worth_another(&error) => Box::pin(self.send(command)).await,
+            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => Box::pin(self.send(command)).await,
             answer => answer,
         }
-        .map_err(|refusal| self.failure(refusal))
+        .map_err(|trouble| self.failure(trouble))
+    }
+
+    /// As [`ask`](Link::ask), for what counts only once enough replicas have it.
+    pub(crate) async fn ask_kept(&self, command: &Cmd) -> Result<Kept, Failure> {
+        let Some(waiting) = &self.waiting else { return self.ask(command).await.map(Kept::by_master) };
+        match Box::pin(self.send_kept(waiting, command)).await {
+            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
+                Box::pin(self.send_kept(waiting, command)).await
+            }
+            answer => answer,
+        }
+        .map_err(|trouble| self.failure(trouble))
     }
 
     /// Calls a script that can be repeated, as for [`ask`](Link::ask).
     pub(crate) async fn call(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
         match self.call_once(script, keys, arguments).await {
-            Err(Refusal::Answered(error)) if self.is_worth_another(&error) => {
+            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
                 Box::pin(self.call_once(script, keys, arguments)).await
             }
             answer => answer,
         }
-        .map_err(|refusal| self.failure(refusal))
+        .map_err(|trouble| self.failure(trouble))
+    }
+
+    /// As [`call`](Link::call), for what counts only once enough replicas have it.
+    pub(crate) async fn call_kept(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[&str],
+    ) -> Result<Kept, Failure> {
+        let Some(waiting) = &self.waiting else {
+            return self.call(script, keys, arguments).await.map(Kept::by_master);
+        };
+        match Box::pin(self.call_kept_once(waiting, script, keys, arguments)).await {
+            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
+                Box::pin(self.call_kept_once(waiting, script, keys, arguments)).await
+            }
+            answer => answer,
+        }
+        .map_err(|trouble| self.failure(trouble))
     }
 
     /// Calls a script that must not be repeated.
@@ -119,7 +154,7 @@ impl Link {
         keys: &[String],
         arguments: &[&str],
     ) -> Result<Value, Failure> {
-        self.call_once(script, keys, arguments).await.map_err(|refusal| self.failure(refusal))
+        self.call_once(script, keys, arguments).await.map_err(|trouble| self.failure(trouble))
     }
 
     /// Sends reads. A command that fails has its error among the answers.
@@ -168,9 +203,9 @@ impl Link {
         current.connection = None;
     }
 
-    async fn call_once(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Refusal> {
+    async fn call_once(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Trouble> {
         match self.send(&script.by_hash(keys, arguments.iter().copied())).await {
-            Err(Refusal::Answered(error)) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
+            Err(Trouble::Answered(error)) if is_unknown_script(&error) => {
                 let by_text = script.by_text(keys, arguments.iter().copied());
                 Box::pin(self.send(&by_text)).await
             }
@@ -178,10 +213,34 @@ impl Link {
         }
     }
 
-    async fn send(&self, command: &Cmd) -> Result<Value, Refusal> {
-        let (mut connection, generation) = self.connection().await.map_err(Refusal::Unsent)?;
+    async fn send(&self, command: &Cmd) -> Result<Value, Trouble> {
+        let (mut connection, generation) = self.connection().await.map_err(Trouble::Unsent)?;
         let answer = command.query_async::<Value>(&mut connection).await;
-        self.judge(answer, generation).map_err(Refusal::Answered)
+        self.judge(answer, generation).map_err(Trouble::Answered)
+    }
+
+    async fn send_kept(&self, waiting: &Waiting, command: &Cmd) -> Result<Kept, Trouble> {
+        let (_, generation) = self.connection().await.map_err(Trouble::Unsent)?;
+        let server = self.server.borrow().clone().ok_or_else(|| Trouble::Unsent(Failure::closed()))?;
+        match waiting.send(&server, command).await {
+            Err(Trouble::Answered(error)) => self.judge(Err(error), generation).map_err(Trouble::Answered),
+            answer => answer,
+        }
+    }
+
+    async fn call_kept_once(
+        &self,
+        waiting: &Waiting,
+        script: &Script,
+        keys: &[String],
+        arguments: &[&str],
+    ) -> Result<Kept, Trouble> {
+        match self.send_kept(waiting, &script.by_hash(keys, arguments.iter().copied())).await {
+            Err(Trouble::Answered(error)) if is_unknown_script(&error) => {
+                self.send_kept(waiting, &script.by_text(keys, arguments.iter().copied())).await
+            }
+            answer => answer,
+        }
     }
 
     async fn connection(&self) -> Result<(MultiplexedConnection, u64), Failure> {
@@ -269,10 +328,10 @@ impl Link {
         error.is_connection_dropped() || self.route.elsewhere(error).is_some()
     }
 
-    fn failure(&self, refusal: Refusal) -> Failure {
-        match refusal {
-            Refusal::Unsent(failure) => failure,
-            Refusal::Answered(error) => self.route.elsewhere(&error).unwrap_or_else(|| Failure::answered(&error)),
+    fn failure(&self, trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Unsent(failure) => failure,
+            Trouble::Answered(error) => self.route.elsewhere(&error).unwrap_or_else(|| Failure::answered(&error)),
         }
     }
 
@@ -287,8 +346,6 @@ impl Link {
     }
 }
 
-/// Why a command has no answer.
-enum Refusal {
-    Unsent(Failure),
-    Answered(RedisError),
+fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }

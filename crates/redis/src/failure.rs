@@ -28,6 +28,18 @@ impl Failure {
         self
     }
 
+    /// And what else happened.
+    pub(crate) fn then(mut self, next: &str) -> Self {
+        self.message = format!("{}, and {next}", self.message);
+        self
+    }
+
+    /// Nothing of it is left.
+    pub(crate) fn undone(mut self, by: &str) -> Self {
+        self.applied = Applied::No;
+        self.then(by)
+    }
+
     /// What happened, without advice.
     pub(crate) fn message(&self) -> &str {
         &self.message

@@ -57,6 +57,7 @@ mod failure;
 mod keys;
 mod nodes;
 mod record;
+mod replicas;
 mod room;
 mod route;
 mod scripts;
@@ -74,7 +75,7 @@ use fencepost_core::{
     store::{BoxFuture, Store},
 };
 
-pub use crate::{config::RedisConfig, sentinel::SentinelConfig, store::RedisStore, tls::Tls};
+pub use crate::{config::RedisConfig, replicas::Replicas, sentinel::SentinelConfig, store::RedisStore, tls::Tls};
 
 const STORE: &str = "Redis";
 

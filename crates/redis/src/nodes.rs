@@ -16,6 +16,7 @@ use crate::{
     config::RedisConfig,
     connection::Link,
     failure::Failure,
+    replicas::Kept,
     route::{Fixed, Server},
     scripts::Script,
     sentinel::{SentinelConfig, Sentinels, Watch},
@@ -54,6 +55,25 @@ impl Nodes {
     pub(crate) async fn ask(&self, _key: &str, command: &Cmd) -> Result<Value, Failure> {
         match self {
             Self::One { link, .. } => link.ask(command).await,
+        }
+    }
+
+    /// As [`Link::ask_kept`], where `key` lives.
+    pub(crate) async fn ask_kept(&self, _key: &str, command: &Cmd) -> Result<Kept, Failure> {
+        match self {
+            Self::One { link, .. } => link.ask_kept(command).await,
+        }
+    }
+
+    /// As [`Link::call_kept`], where the keys live.
+    pub(crate) async fn call_kept(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[&str],
+    ) -> Result<Kept, Failure> {
+        match self {
+            Self::One { link, .. } => link.call_kept(script, keys, arguments).await,
         }
     }
 

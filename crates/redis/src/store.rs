@@ -112,7 +112,9 @@ impl RedisStore {
         let mut set = Cmd::with_capacity(6, 64 + value.len() + key.len());
         set.arg("SET").arg(&key).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
         let counted_from = Sent::now(&*self.clock);
-        if self.room.nodes.ask(&key, &set).await.map_err(failed)? == Value::Okay {
+        let kept = self.room.nodes.ask_kept(&key, &set).await.map_err(failed)?;
+        if kept.value == Value::Okay {
+            self.enough(claim, kept.short).await?;
             return Ok(Claimed::Granted(self.granted(claim, counted_from)));
         }
         match patience {
@@ -160,13 +162,27 @@ impl RedisStore {
         let arguments = [&*owner, &ttl, patience, mode, &self.room.channel, json];
         let keys = self.room.keys.all(claim.name());
         let counted_from = Sent::now(&*self.clock);
-        let answer = self.room.nodes.call(&self.room.scripts.claim, &keys, &arguments).await;
-        let answer = answer.and_then(ClaimAnswer::read).map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
-        Ok(match answer {
-            ClaimAnswer::Granted => Claimed::Granted(self.granted(claim, counted_from)),
+        let failed = |failure: Failure| failure.error(Operation::Claim, Some(claim.name()));
+        let kept = self.room.nodes.call_kept(&self.room.scripts.claim, &keys, &arguments).await.map_err(failed)?;
+        Ok(match ClaimAnswer::read(kept.value).map_err(failed)? {
+            ClaimAnswer::Granted => {
+                self.enough(claim, kept.short).await?;
+                Claimed::Granted(self.granted(claim, counted_from))
+            }
             ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
             ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
         })
+    }
+
+    /// A grant that too few replicas have is undone. Where that is uncertain, it is nobody's until its TTL ends or the
+    /// client has given it back.
+    async fn enough(&self, claim: &Claim, short: Option<Failure>) -> Result<(), Error> {
+        let Some(short) = short else { return Ok(()) };
+        let short = match Box::pin(self.give_back(&claim.holding)).await {
+            Ok(_) => short.undone("the grant was given back"),
+            Err(error) => short.then(&format!("giving the grant back failed too: {error}")),
+        };
+        Err(short.error(Operation::Claim, Some(claim.name())))
     }
 
     fn granted(&self, claim: &Claim, counted_from: Sent) -> Grant {
@@ -220,14 +236,15 @@ impl RedisStore {
         let arguments: Vec<_> = arguments.collect();
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let counted_from = Sent::now(&*self.clock);
-        let answer = self.room.nodes.call(&self.room.scripts.renew, &keys, &arguments).await;
-        let answers = answer.and_then(|value| {
-            let answers = Vec::<String>::from_redis_value(value).map_err(|_| Failure::puzzling())?;
-            if answers.len() == claims.len() { Ok(answers) } else { Err(Failure::puzzling()) }
+        let kept = self.room.nodes.call_kept(&self.room.scripts.renew, &keys, &arguments).await;
+        let answers = kept.and_then(|kept| {
+            let answers = Vec::<String>::from_redis_value(kept.value).map_err(|_| Failure::puzzling())?;
+            if answers.len() == claims.len() { Ok((answers, kept.short)) } else { Err(Failure::puzzling()) }
         });
         match answers {
-            Ok(answers) => {
-                claims.iter().zip(answers).map(|(claim, answer)| renewal(claim, &answer, counted_from)).collect()
+            Ok((answers, short)) => {
+                let answers = claims.iter().zip(answers);
+                answers.map(|(claim, answer)| renewal(claim, &answer, counted_from, short.as_ref())).collect()
             }
             Err(failure) => {
                 claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect()
@@ -327,8 +344,12 @@ fn holder(value: &Value, left: &Value) -> Option<Holder> {
     Some(LockRecord::parse(value)?.holder(Some(left)))
 }
 
-fn renewal(claim: &Claim, answer: &str, counted_from: Sent) -> Result<Renewal, Error> {
-    let renewed = Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() });
+fn renewal(claim: &Claim, answer: &str, counted_from: Sent, short: Option<&Failure>) -> Result<Renewal, Error> {
+    let renewed = match short {
+        None => Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() }),
+        // The replicas may end it earlier: the deadline must not move.
+        Some(short) => Err(short.error(Operation::Renew, Some(claim.name()))),
+    };
     match answer {
         "renewed" => renewed,
         "persisted" => {

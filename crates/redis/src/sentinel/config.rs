@@ -51,6 +51,7 @@ impl SentinelConfig {
             password: exactly_one("sentinel's password", url.take("sentinel_password"), from_file)?,
             timeout: within,
             connect_timeout: within,
+            replicas: None,
             ..master.clone()
         };
         if asking.user.is_some() && asking.password.is_none() {

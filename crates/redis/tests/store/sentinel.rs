@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use fencepost_core::{
     claim::{Claimed, LossReason, Patience, Release, Renewal},
     clock::{BootClock, Clock, sleep},
-    error::{Error, ErrorKind},
+    error::{Applied, Error, ErrorKind},
     name::Namespace,
     store::{LossReporter, Store},
     url::StoreUrl,
@@ -208,4 +208,88 @@ async fn a_frozen_master_is_left_as_soon_as_another_is_announced() {
     .await;
     assert!(BootClock.now().since(began) < SOON);
     old.thaw();
+}
+
+fn pause_replicas(set: &SentinelSet) {
+    // Writes only: a replica that took no link either would be missed by the sentinels.
+    set.replicas().for_each(|replica| assert_eq!(replica.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]), "OK"));
+}
+
+fn go_on(set: &SentinelSet) {
+    set.replicas().for_each(|replica| assert_eq!(replica.cli(&["CLIENT", "UNPAUSE"]), "OK"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_too_few_replicas_have_is_undone() {
+    let set = SentinelSet::start();
+    let store = open(&format!("{}?replicas=2&replicas_timeout=300ms", set.url())).await.unwrap();
+    let mine = take(&store, "before", TTL).await;
+    assert!(matches!(store.renew(std::slice::from_ref(&mine)).await.pop().unwrap(), Ok(Renewal::Renewed { .. })));
+    let waiter = claim("before", TTL);
+    let turn = queue(&store, &waiter).await;
+
+    pause_replicas(&set);
+    for patience in [Patience::Once, Patience::Queue] {
+        let error = store.claim(&claim("x", TTL), patience).await.unwrap_err();
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::No), "{error}");
+        assert!(error.to_string().contains("0 of 2 replicas"), "{error}");
+    }
+    assert_eq!(set.master().cli(&["EXISTS", "fencepost:{x}"]), "0");
+    let error = store.renew(std::slice::from_ref(&mine)).await.pop().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "a renewal that the replicas lack moves no deadline: {error}");
+
+    go_on(&set);
+    written_everywhere(&set);
+    assert!(matches!(store.renew(std::slice::from_ref(&mine)).await.pop().unwrap(), Ok(Renewal::Renewed { .. })));
+    assert_eq!(release(&store, &mine).await, Release::Released);
+    within(SOON, "the waiter's turn, with its copies", turn).await.unwrap().unwrap();
+    let x = take(&store, "x", TTL).await;
+    for server in set.servers() {
+        assert!(server.cli(&["GET", "fencepost:{x}"]).contains(&x.owner().to_string()), "it is on every server");
+    }
+}
+
+/// A grant that waits for replicas must not hold up the renewals of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn r1_waiting_for_replicas_disturbs_no_other() {
+    let set = SentinelSet::start();
+    let store = open(&format!("{}?replicas=1&replicas_timeout=5s", set.url())).await.unwrap();
+    let mine = take(&store, "mine", TTL).await;
+    pause_replicas(&set);
+    let waiting: Vec<_> = (0..4)
+        .map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move { store.claim(&claim(&format!("{number}"), TTL), Patience::Once).await })
+        })
+        .collect();
+    eventually(SOON, "four wait", || {
+        let clients = set.master().cli(&["CLIENT", "LIST"]);
+        clients.lines().filter(|line| line.contains("cmd=wait")).count() == 4
+    })
+    .await;
+    assert_eq!(within(ms(2000), "a release passes by", release(&store, &mine)).await, Release::Released);
+    go_on(&set);
+    for claimed in waiting {
+        assert!(matches!(within(SOON, "an answer", claimed).await.unwrap(), Ok(Claimed::Granted(_))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undo_that_failed_leaves_the_lock_to_its_ttl() {
+    let set = SentinelSet::start();
+    let rights = "+set +wait +info +role +ping +eval +evalsha +time +get +subscribe +publish";
+    let user =
+        [&["ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "-@all"][..], &rights.split(' ').collect::<Vec<_>>()]
+            .concat();
+    assert_eq!(set.master().cli(&user), "OK");
+    let url = set.url().replacen("://", "://bob:pw@", 1);
+    let store = open(&format!("{url}?replicas=2&replicas_timeout=200ms")).await.unwrap();
+    pause_replicas(&set);
+    let error = store.claim(&claim("x", ms(2000)), Patience::Once).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{error}");
+    assert!(error.to_string().contains("giving the grant back failed too"), "{error}");
+    let other = open(&set.url()).await.unwrap();
+    let busy = other.claim(&claim("x", TTL), Patience::Once).await.unwrap();
+    assert!(matches!(busy, Claimed::Busy(_)), "{busy:?}");
+    eventually(SOON, "it ends by itself", || set.master().cli(&["EXISTS", "fencepost:{x}"]) == "0").await;
 }

@@ -157,7 +157,7 @@ async fn leave_held<P: Takes>(
         return Err(Ending::coded("unsupported", exit::UNSUPPORTED)
             .saying(format!("{said}: they end with their process; leave --no-keep out")));
     }
-    let mut lease = take::attempt(locks, &verb.name, &verb.taking, patience, Upkeep::ByTheScript).await?;
+    let mut lease = take::attempt(global, locks, &verb.name, &verb.taking, patience, Upkeep::ByTheScript).await?;
     match print(global, granted(&lease)) {
         Ok(ending) => {
             // Neither released nor renewed: it is the script's from here on.
@@ -277,8 +277,10 @@ impl Keeper<'_> {
     }
 
     async fn take<P: Takes>(&self, locks: &Locks<P>, line: Line<Watched>, caller: Option<OwnedFd>, signals: &Signals) {
+        let Self { global, verb, patience } = self;
+        let attempt = take::attempt(global, locks, &verb.name, &verb.taking, *patience, Upkeep::ByTheKeeper);
         let attempt = tokio::select! {
-            attempt = take::attempt(locks, &self.verb.name, &self.verb.taking, self.patience, Upkeep::ByTheKeeper) => Some(attempt),
+            attempt = attempt => Some(attempt),
             () = gone(&line) => None,
             _ = signals.next_end() => None,
         };

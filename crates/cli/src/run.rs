@@ -104,7 +104,7 @@ impl Work<'_> {
         let request = take::request(locks, &self.run.name, &self.run.taking, self.patience);
         let attempt = tokio::select! {
             biased;
-            attempt = request.acquire() => attempt.map_err(Ending::from),
+            attempt = take::acquire(self.global, locks, &self.run.name, request) => attempt.map_err(Ending::from),
             signal = self.signals.next_end() => Err(Ending::interrupted(signal)),
         };
         let waited = self.patience.spent();

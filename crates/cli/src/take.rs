@@ -118,12 +118,47 @@ pub(crate) fn request<P: Takes>(
     taking.labels.iter().fold(request, |request, (key, value)| request.label(key, value))
 }
 
+/// Asks for the lock, with a word for whoever waits for himself.
+///
+/// # Errors
+/// The store's own.
+pub(crate) async fn acquire<P: Takes>(
+    global: &Global,
+    locks: &Locks<P>,
+    name: &LockName,
+    request: LockRequest<P>,
+) -> Result<Attempt<Lease<P>>, Error> {
+    let mut acquire = std::pin::pin!(request.acquire());
+    tokio::select! {
+        biased;
+        attempt = &mut acquire => attempt,
+        // Beside it, so that it takes nothing from the waiting time.
+        () = warn_of_ourselves(global, locks, name) => acquire.await,
+    }
+}
+
+/// Warns when this process waits for the command that it is part of: locks are not re-entrant (O4).
+async fn warn_of_ourselves<P: Purpose>(global: &Global, locks: &Locks<P>, name: &LockName) {
+    let stated = |variable| std::env::var(variable).ok();
+    let owner = stated("FENCEPOST_OWNER").and_then(|owner| owner.parse().ok());
+    if global.quiet || owner.is_none() || stated("FENCEPOST_LOCK").as_deref() != Some(name.as_str()) {
+        return;
+    }
+    let states = locks.store().inspect(Some(name)).await.unwrap_or_default();
+    if states.iter().flat_map(|state| &state.holders).any(|holder| holder.owner == owner) {
+        exit::say(&format!(
+            "warning: this runs under the lock {name} already, and waits for itself; locks are not re-entrant"
+        ));
+    }
+}
+
 /// Takes the lock, or tells how the command ends without it. What a failed try may have left in the store is
 /// given back first.
 ///
 /// # Errors
 /// Busy, or the store's own.
 pub(crate) async fn attempt<P: Takes>(
+    global: &Global,
     locks: &Locks<P>,
     name: &LockName,
     taking: &Taking,
@@ -134,7 +169,7 @@ pub(crate) async fn attempt<P: Takes>(
     if upkeep == Upkeep::ByTheScript {
         request = request.manual_renewal();
     }
-    let ending = match request.acquire().await {
+    let ending = match acquire(global, locks, name, request).await {
         Ok(Attempt::Acquired(lease)) => return Ok(lease),
         Ok(Attempt::Busy(busy)) => Ending::busy(name, &busy, exit::BUSY),
         Err(error) => error.into(),

@@ -34,6 +34,21 @@ fn a_fencepost_inside_the_command_uses_the_same_store_and_namespace() {
     assert_eq!(finish(&mut command).stdout, "0\n75\n");
 }
 
+/// O4: not re-entrant. It would hang without a word.
+#[test]
+fn o4_who_asks_for_the_lock_that_its_command_runs_under_is_told_that_it_waits_for_itself() {
+    let world = World::new();
+    let program = env!("CARGO_BIN_EXE_fencepost");
+    for verb in ["run --wait 100ms a -- true", "acquire --wait 100ms a"] {
+        let finished = world.run(&[], "a", &format!("{program} {verb}; exit $?")).ended();
+        assert_eq!(finished.code, 75, "{}", finished.stderr);
+        assert!(finished.stderr.contains("waits for itself"), "{verb}: {}", finished.stderr);
+        // The same name is another lock in another namespace.
+        let elsewhere = world.run(&[], "a", &format!("{program} --namespace other {verb}")).ended();
+        assert_eq!((elsewhere.code, elsewhere.stderr.as_str()), (0, ""), "{verb}");
+    }
+}
+
 /// Case 42 (consul's -pass-stdin): a pipe stays a pipe.
 #[test]
 fn case_42_stdin_and_stdout_are_the_commands_own() {

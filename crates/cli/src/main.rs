@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod exit;
 mod fork;
+mod grant;
 mod guardian;
 mod keeper;
 mod listing;
@@ -47,9 +48,9 @@ fn carry_out(arguments: Arguments) -> Ending {
     match verb {
         Verb::Run(verb) => run::run(&global, verb),
         Verb::Acquire(verb) => keeper::acquire(&global, verb),
-        Verb::Renew(verb) => keeper::renew(&global, &verb),
-        Verb::Check(grant) => keeper::check(&global, &grant),
-        Verb::Release(grant) => keeper::release(&global, &grant),
+        Verb::Renew(verb) => grant::renew(&global, &verb),
+        Verb::Check(grant) => grant::check(&global, &grant),
+        Verb::Release(grant) => grant::release(&global, &grant),
         Verb::Ls => listing::list(&global),
         Verb::Who(named) => listing::who(&global, &named.name),
         Verb::Break(verb) => listing::break_by_force(&global, &verb),

@@ -118,7 +118,12 @@ impl Link {
     }
 
     /// Calls a script that can be repeated, as for [`ask`](Link::ask).
-    pub(crate) async fn call(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
+    pub(crate) async fn call(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[impl AsRef<[u8]>],
+    ) -> Result<Value, Failure> {
         match self.call_once(script, keys, arguments).await {
             Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
                 Box::pin(self.call_once(script, keys, arguments)).await
@@ -203,10 +208,15 @@ impl Link {
         current.connection = None;
     }
 
-    async fn call_once(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Trouble> {
-        match self.send(&script.by_hash(keys, arguments.iter().copied())).await {
+    async fn call_once(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[impl AsRef<[u8]>],
+    ) -> Result<Value, Trouble> {
+        match self.send(&script.by_hash(keys, arguments)).await {
             Err(Trouble::Answered(error)) if is_unknown_script(&error) => {
-                let by_text = script.by_text(keys, arguments.iter().copied());
+                let by_text = script.by_text(keys, arguments);
                 Box::pin(self.send(&by_text)).await
             }
             answer => answer,
@@ -235,9 +245,9 @@ impl Link {
         keys: &[String],
         arguments: &[&str],
     ) -> Result<Kept, Trouble> {
-        match self.send_kept(waiting, &script.by_hash(keys, arguments.iter().copied())).await {
+        match self.send_kept(waiting, &script.by_hash(keys, arguments)).await {
             Err(Trouble::Answered(error)) if is_unknown_script(&error) => {
-                self.send_kept(waiting, &script.by_text(keys, arguments.iter().copied())).await
+                self.send_kept(waiting, &script.by_text(keys, arguments)).await
             }
             answer => answer,
         }

@@ -42,6 +42,13 @@ impl Keys {
         [self.tagged(name, ""), self.tagged(name, ":queue"), self.tagged(name, ":waiters")]
     }
 
+    /// A cell and its watchers.
+    pub(crate) fn cell(&self, name: &LockName) -> [String; 2] {
+        let cell = format!("{}cell:{{{}}}", self.prefix, utf8_percent_encode(name.as_str(), ENCODED));
+        let watchers = format!("{cell}:watchers");
+        [cell, watchers]
+    }
+
     /// By hand, since every command needs keys and formatting costs more than the rest of it.
     fn tagged(&self, name: &LockName, what: &str) -> String {
         let mut key = String::with_capacity(self.prefix.len() + name.as_str().len() + what.len() + 2);

@@ -51,6 +51,7 @@
 //! | `ca` | who signed the server's certificate, in PEM; without it, the system's authorities |
 //! | `cert`, `key` | the client's own certificate |
 
+mod cells;
 mod config;
 mod connection;
 mod failure;

@@ -78,7 +78,12 @@ impl Nodes {
     }
 
     /// As [`Link::call`], where the keys live.
-    pub(crate) async fn call(&self, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
+    pub(crate) async fn call(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[impl AsRef<[u8]>],
+    ) -> Result<Value, Failure> {
         match self {
             Self::One { link, .. } => link.call(script, keys, arguments).await,
         }

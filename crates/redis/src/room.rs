@@ -26,7 +26,7 @@ use fencepost_core::{
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
 
-use crate::{failure::Failure, keys::Keys, nodes::Nodes, scripts::Scripts};
+use crate::{cells::Bells, failure::Failure, keys::Keys, nodes::Nodes, scripts::Scripts};
 
 /// How often a sign of life is due; the scripts let it count for five times as long.
 const POKE_EVERY: Duration = Duration::from_secs(2);
@@ -63,6 +63,7 @@ pub(crate) struct Room {
     pub(crate) keys: Keys,
     pub(crate) scripts: Scripts,
     pub(crate) channel: String,
+    pub(crate) cells: Bells,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     opened: AtomicBool,
@@ -127,6 +128,7 @@ impl Room {
             keys,
             scripts: Scripts::default(),
             channel,
+            cells: Bells::default(),
             clock,
             state: Mutex::default(),
             opened: AtomicBool::new(false),
@@ -223,6 +225,7 @@ impl Room {
 
     /// Messages may have been missed, or another server has taken over: every grant and every place is in doubt.
     fn doubt(&self) {
+        self.cells.ring_all();
         if let Some(losses) = self.losses.get() {
             losses.doubt();
         }
@@ -242,9 +245,12 @@ impl Room {
         self.lock().waiters.values().filter(|waiting| waiting.queued).for_each(|waiting| waiting.bell.ring(news));
     }
 
-    /// A message: one letter and an owner value.
+    /// A message: one letter, and an owner value or the hash of a cell's key.
     fn heard(&self, message: &[u8]) {
         let Ok(text) = std::str::from_utf8(message) else { return };
+        if let Some(hash) = text.strip_prefix('c') {
+            return self.cells.ring(hash);
+        }
         let Some((Ok(owner), letter)) = text.get(1..).map(|owner| (owner.parse(), &text[..1])) else { return };
         match letter {
             "g" => self.ring(&owner, News::Handed),
@@ -326,7 +332,7 @@ impl Room {
         self.clock.sleep_until(moment).await;
     }
 
-    async fn rest(&self, span: Duration) {
+    pub(crate) async fn rest(&self, span: Duration) {
         clock::sleep(&*self.clock, span).await;
     }
 

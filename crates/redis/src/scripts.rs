@@ -16,22 +16,22 @@ impl Script {
     }
 
     /// The call by hash. Never put it into a pipeline: an answer of `NOSCRIPT` could not be repaired there.
-    pub(crate) fn by_hash<'a>(&self, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
+    pub(crate) fn by_hash(&self, keys: &[String], arguments: &[impl AsRef<[u8]>]) -> Cmd {
         call("EVALSHA", &self.hash, keys, arguments)
     }
 
     /// The call with the text, which also makes the server know the hash.
-    pub(crate) fn by_text<'a>(&self, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
+    pub(crate) fn by_text(&self, keys: &[String], arguments: &[impl AsRef<[u8]>]) -> Cmd {
         call("EVAL", self.text, keys, arguments)
     }
 }
 
-fn call<'a>(command: &str, script: &str, keys: &[String], arguments: impl IntoIterator<Item = &'a str>) -> Cmd {
+fn call(command: &str, script: &str, keys: &[String], arguments: &[impl AsRef<[u8]>]) -> Cmd {
     // Enough for one lock in one piece; more grows by itself.
     let mut call = Cmd::with_capacity(16, 512);
     call.arg(command).arg(script).arg(keys.len()).arg(keys);
     for argument in arguments {
-        call.arg(argument);
+        call.arg(argument.as_ref());
     }
     call
 }
@@ -44,6 +44,8 @@ pub(crate) struct Scripts {
     pub(crate) renew: Script,
     pub(crate) poke: Script,
     pub(crate) force: Script,
+    pub(crate) look_at_cell: Script,
+    pub(crate) change_cell: Script,
 }
 
 impl Default for Scripts {
@@ -68,6 +70,14 @@ impl Default for Scripts {
             renew: Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/renew.lua"))),
             poke: with_queue!("scripts/poke.lua"),
             force: with_queue!("scripts/force.lua"),
+            look_at_cell: Script::new(concat!(
+                include_str!("scripts/cell.lua"),
+                include_str!("scripts/look_at_cell.lua")
+            )),
+            change_cell: Script::new(concat!(
+                include_str!("scripts/cell.lua"),
+                include_str!("scripts/change_cell.lua")
+            )),
         }
     }
 }

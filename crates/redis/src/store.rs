@@ -9,6 +9,7 @@ use std::{
 use fencepost_core::{
     backoff::Backoff,
     capabilities::Capabilities,
+    cells::Cells,
     claim::{
         Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
         Renewal,
@@ -100,6 +101,10 @@ impl RedisStore {
     ) -> Result<Self, Error> {
         let room = Room::new(nodes, Keys::new(namespace), &client_id()?, clock.clone());
         Ok(Self { room, clock, capabilities, particulars: Mutex::default() })
+    }
+
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
     }
 
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
@@ -427,6 +432,10 @@ impl Store for RedisStore {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -97,13 +97,15 @@ fn nobody_reads() -> bool {
 
 /// Begins to log to stderr as far as `-v` was given. Called in the process that does the work.
 fn log(verbose: u8) {
-    use tracing_subscriber::filter::LevelFilter;
-    let level = match verbose {
+    use std::io::IsTerminal;
+    use tracing_subscriber::{filter::LevelFilter, fmt::format::FmtSpan};
+    let (level, steps) = match verbose {
         0 => return,
-        1 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
+        1 => (LevelFilter::DEBUG, FmtSpan::CLOSE),
+        _ => (LevelFilter::TRACE, FmtSpan::NEW | FmtSpan::CLOSE),
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    let logging = tracing_subscriber::fmt().with_max_level(level).with_span_events(steps);
+    logging.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
 }
 
 /// Runs `work` on a runtime of this one thread.

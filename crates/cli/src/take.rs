@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::{
-    Attempt, Correctness, Efficiency, Error, ErrorKind, Fence, Lease, LockName, LockRequest, Locks, Wait,
+    Attempt, Correctness, Efficiency, Error, ErrorKind, Fence, Lease, LockName, LockRequest, Locks, LocksBuilder, Wait,
     capabilities::FenceSource,
     clock::{self, BootClock, Clock, Moment},
     error::Operation,
@@ -81,10 +81,7 @@ impl Patience {
 /// [`ErrorKind::Unsupported`] when fences are insisted on and there are none.
 pub(crate) async fn open(global: &Global, fenced: bool, patience: Patience) -> Result<Opened, Ending> {
     let url = global.store().map_err(Ending::usage)?;
-    let mut builder = Locks::builder(&url).namespace(global.namespace.clone());
-    if global.verbose > 0 {
-        builder = builder.observed();
-    }
+    let builder = builder(global, &url);
     // "Try once" bounds the tries, not the one try's time: that is the store's own limit for one call.
     let limit = patience.limit.filter(|limit| !limit.is_zero());
     let locks = match limit {
@@ -193,5 +190,10 @@ pub(crate) enum Upkeep {
 /// The store's own.
 pub(crate) async fn browse(global: &Global) -> Result<Locks, Ending> {
     let url = global.store().map_err(Ending::usage)?;
-    Ok(Locks::builder(&url).namespace(global.namespace.clone()).open().await?)
+    Ok(builder(global, &url).open().await?)
+}
+
+fn builder<'a>(global: &Global, url: &'a str) -> LocksBuilder<'a> {
+    let builder = Locks::builder(url).namespace(global.namespace.clone());
+    if global.verbose > 0 { builder.observed() } else { builder }
 }

@@ -137,6 +137,19 @@ fn there_is_a_manual_page_for_the_whole_and_for_every_verb() {
     assert_eq!(world.finish(&["man", "no-such-verb"]).code, 64);
 }
 
+#[test]
+fn verbose_logs_each_step_on_stderr_without_colours_for_a_file_and_without_the_owner_value() {
+    let world = World::new();
+    assert_eq!(world.run(&[], "a", "true").ended().stderr, "");
+    let logged = world.run(&["-v"], "a", "echo $FENCEPOST_OWNER").ended();
+    for part in ["claim{lock=a}", "release{lock=a}"] {
+        assert!(logged.stderr.contains(part), "no {part} in {:?}", logged.stderr);
+    }
+    assert!(!logged.stderr.contains('\u{1b}') && !logged.stderr.contains(logged.stdout.trim()), "{:?}", logged.stderr);
+    let more = world.run(&["-vv"], "a", "true").ended();
+    assert!(more.stderr.lines().count() > logged.stderr.lines().count(), "{:?}", more.stderr);
+}
+
 /// Case 43: wanted by users of flock, consul and terraform.
 #[test]
 fn case_43_busy_is_told_at_once_with_who_since_when_and_for_how_long_yet() {

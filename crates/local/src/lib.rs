@@ -38,6 +38,7 @@
 //!
 //! Waiters look every 50 ms and holders once a second instead of being told, and network file systems are not recognised.
 
+mod cells;
 mod config;
 mod directory;
 mod encode;

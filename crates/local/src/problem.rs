@@ -26,6 +26,8 @@ pub(crate) enum Problem {
     Newer { path: PathBuf, version: u32 },
     /// A process that was stopped in the middle of a step of microseconds bars the way.
     Stuck { path: PathBuf, what: &'static str },
+    /// A change was made and is not on the disk yet.
+    Unsynced { path: PathBuf, errno: Errno },
     /// There is no higher fence.
     Exhausted { path: PathBuf },
     /// Nothing came of the step for a reason that passes: do it again after what the reason says.
@@ -50,6 +52,12 @@ impl Problem {
     /// problem: a descriptor that is not handed out is closed, and the lock with it.
     pub(crate) fn into_error(self, operation: Operation, name: Option<&LockName>) -> Error {
         let error = match self {
+            Problem::Unsynced { path, errno } => {
+                let said = format!("{} could not be synced: it is changed, until the machine fails", path.display());
+                let error = Error::new(ErrorKind::Unavailable, operation, said).applied_in_full().in_store(STORE);
+                let error = error.caused_by(std::io::Error::from(errno));
+                return if let Some(name) = name { error.on_lock(name) } else { error };
+            }
             Problem::System { doing, path, errno } => system_error(operation, doing, &path, errno),
             Problem::Corrupt { path, found, repair } => {
                 let said = format!("{} {found}; going on could repeat a fence", path.display());

@@ -15,6 +15,7 @@ use std::{
 
 use fencepost_core::{
     capabilities::Capabilities,
+    cells::Cells,
     claim::{
         Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
         Renewal,
@@ -116,6 +117,10 @@ impl Store for DirectoryStore {
             let forced = self.shared.persist(|| self.shared.force(name, if_fence)).await;
             forced.map_err(|problem| problem.into_error(Operation::Force, Some(name)))
         })
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -33,7 +33,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks live: file:/path, redis://host [default: a directory in the user's state directory]
+    /// Where the locks live: file:/path, redis://host, postgres://host/database [default: a directory in the user's state directory]
     ///
     /// A password on the command line shows in the list of processes: put the URL into the environment, or the
     /// password into a file named by the URL's option password_file.
@@ -96,6 +96,12 @@ pub(crate) enum Verb {
     /// Print each change of a lock's holders and waiters, until interrupted
     #[command(after_help = "Example: fencepost watch nightly-report --json")]
     Watch(Named),
+    /// Make the tables that a PostgreSQL store needs, or print the SQL that makes them
+    ///
+    /// Needs a role that may create a schema; the printed SQL ends with the rights that a role needs to use locks. Done
+    /// before, it changes nothing.
+    #[command(after_help = "Example: fencepost --store postgres://admin@10.0.0.5/shop migrate")]
+    Migrate(Migrate),
     /// Measure what locks cost on the store, next to what the bare store costs
     ///
     /// Works on names of its own and gives everything back. Run it on a machine that does nothing else; ratios to the
@@ -263,6 +269,13 @@ pub(crate) struct Break {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Migrate {
+    /// Print the SQL and do nothing; --store may be left out
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// How long all of it may take
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -289,6 +302,11 @@ impl Arguments {
 }
 
 impl Global {
+    /// The store's URL, if one was said.
+    pub(crate) fn stated_store(&self) -> Option<&str> {
+        self.store.as_deref()
+    }
+
     /// The store's URL: as said, or a directory in the user's state directory.
     ///
     /// # Errors

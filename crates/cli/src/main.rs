@@ -9,6 +9,7 @@ mod guardian;
 mod keeper;
 mod listing;
 mod manual;
+mod migrate;
 mod run;
 mod signals;
 mod take;
@@ -55,6 +56,7 @@ fn carry_out(arguments: Arguments) -> Ending {
         Verb::Who(named) => listing::who(&global, &named.name),
         Verb::Break(verb) => listing::break_by_force(&global, &verb),
         Verb::Watch(named) => listing::watch(&global, &named.name),
+        Verb::Migrate(verb) => migrate::migrate(&global, &verb),
         Verb::Bench(verb) => bench::measure(&global, verb),
         Verb::Completions { shell } => {
             let mut text = Vec::new();

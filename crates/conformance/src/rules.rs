@@ -171,26 +171,56 @@ macro_rules! conformance_suite {
 /// # Panics
 /// When one is missing in `listed`.
 pub fn assert_complete(listed: &[&str]) {
-    let sources = [
-        ("cancellation", include_str!("rules/cancellation.rs")),
-        ("errors", include_str!("rules/errors.rs")),
-        ("fences", include_str!("rules/fences.rs")),
-        ("leading", include_str!("rules/leading.rs")),
-        ("loss", include_str!("rules/loss.rs")),
-        ("meeting", include_str!("rules/meeting.rs")),
-        ("ownership", include_str!("rules/ownership.rs")),
-        ("permits", include_str!("rules/permits.rs")),
-        ("remembering", include_str!("rules/remembering.rs")),
-        ("renewal", include_str!("rules/renewal.rs")),
-        ("sharing", include_str!("rules/sharing.rs")),
-        ("time", include_str!("rules/time.rs")),
-        ("together", include_str!("rules/together.rs")),
-        ("waiting", include_str!("rules/waiting.rs")),
-    ];
-    for (module, source) in sources {
-        for line in source.lines().filter_map(|line| line.strip_prefix("pub async fn ")) {
-            let rule = format!("{module}::{}", line.split('(').next().unwrap_or_default());
+    for (module, source) in SOURCES {
+        for (rule, _) in rules_in(source) {
+            let rule = format!("{module}::{rule}");
             assert!(listed.contains(&rule.as_str()), "{rule} is missing in `conformance_suite!`");
         }
+    }
+}
+
+/// Whether the test that runs on this thread is of a rule that may stop the server: sites that share one server, because
+/// starting one is dear, make one of its own for it.
+pub fn runs_one_that_stops_the_server() -> bool {
+    let thread = std::thread::current();
+    let running = thread.name().and_then(|test| test.rsplit("::").next()).unwrap_or_default();
+    let rules = SOURCES.iter().flat_map(|(_, source)| rules_in(source));
+    rules.into_iter().any(|(rule, text)| rule == running && text.contains("site.server()"))
+}
+
+const SOURCES: &[(&str, &str)] = &[
+    ("cancellation", include_str!("rules/cancellation.rs")),
+    ("errors", include_str!("rules/errors.rs")),
+    ("fences", include_str!("rules/fences.rs")),
+    ("leading", include_str!("rules/leading.rs")),
+    ("loss", include_str!("rules/loss.rs")),
+    ("meeting", include_str!("rules/meeting.rs")),
+    ("ownership", include_str!("rules/ownership.rs")),
+    ("permits", include_str!("rules/permits.rs")),
+    ("remembering", include_str!("rules/remembering.rs")),
+    ("renewal", include_str!("rules/renewal.rs")),
+    ("sharing", include_str!("rules/sharing.rs")),
+    ("time", include_str!("rules/time.rs")),
+    ("together", include_str!("rules/together.rs")),
+    ("waiting", include_str!("rules/waiting.rs")),
+];
+
+/// Each rule's name and text.
+fn rules_in(source: &str) -> impl Iterator<Item = (&str, &str)> {
+    source.split("\npub async fn ").skip(1).map(|text| (text.split('(').next().unwrap_or_default(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_that_stops_the_server_is_known() {
+        let stops = |name: &str| {
+            let thread = std::thread::Builder::new().name(format!("store::{name}"));
+            thread.spawn(runs_one_that_stops_the_server).expect("a thread").join().expect("no panic")
+        };
+        assert!(stops("c2_unavailable_is_never_busy") && stops("f4_a_fence_never_goes_back"));
+        assert!(!stops("c3_names_never_collide") && !stops("no_rule"));
     }
 }

@@ -2,6 +2,7 @@
 
 mod file;
 mod memory;
+mod postgres;
 mod redis;
 mod sentinel;
 
@@ -10,6 +11,7 @@ use fencepost_core::capabilities::Capabilities;
 
 pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
+pub use postgres::{PostgresSite, postgres};
 pub use redis::{RedisSite, redis};
 pub use sentinel::{SentinelSite, sentinel};
 

@@ -8,6 +8,10 @@ mod file {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::file);
 }
 
+mod postgres {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::postgres);
+}
+
 mod redis {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redis);
 }

@@ -17,6 +17,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencepost_core::memory::SCHEME,
     #[cfg(feature = "file")]
     fencepost_local::SCHEME,
+    #[cfg(feature = "postgres")]
+    fencepost_postgres::SCHEME,
     #[cfg(feature = "redis")]
     fencepost_redis::SCHEME,
     #[cfg(feature = "redis")]

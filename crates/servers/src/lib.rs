@@ -4,9 +4,11 @@
 //! Tests, benchmarks and the fault laboratory share these; nothing here knows a lock.
 
 mod network;
+mod postgres;
 mod redis;
 mod sentinel;
 
 pub use network::{Network, Weather};
+pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
 pub use sentinel::{SERVICE, SentinelSet, sentinel_naming};

@@ -7,6 +7,7 @@ mod environment;
 mod exit_codes;
 mod listing;
 mod loss;
+mod postgres;
 mod redis;
 mod scripts;
 mod signals;

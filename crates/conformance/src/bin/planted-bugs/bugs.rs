@@ -2,9 +2,10 @@
 
 mod foundations;
 mod mended;
+mod postgres;
 
 /// Every bug there is, a list for each part of the project.
-pub(crate) const BUGS: &[&[Bug]] = &[foundations::BUGS, mended::BUGS];
+pub(crate) const BUGS: &[&[Bug]] = &[foundations::BUGS, mended::BUGS, postgres::BUGS];
 
 /// A bug, and the test that must find it.
 pub(crate) struct Bug {

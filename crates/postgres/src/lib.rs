@@ -1,0 +1,98 @@
+//! Locks in a PostgreSQL database: `postgres://USER@HOST/DATABASE`.
+//!
+//! **For correctness.** A lock is a row with a lease and a fence, and each change of it is one transaction. Where the
+//! protected data lies in the same database, the fence is checked in the very statement that writes.
+//!
+//! # What to expect
+//!
+//! - *Free to take*: one statement. Giving back: one more.
+//! - *Busy to take*: one statement that writes nothing.
+//! - *Order*: first come, first served, across processes. A waiter whose connection for messages is down at that moment
+//!   is passed over and keeps its place for ten seconds. A lock that was handed over is confirmed within a second by its
+//!   new holder, or passed on: a paused waiter at the head costs that second and up to two more until it is noticed.
+//! - *Wake-up*: by `NOTIFY`, sent only when somebody waits, heard on one connection for all waiters of a client. Behind a
+//!   pooler messages do not come: waiters ask every 200 ms, and a warning says so once.
+//! - *Holder died*: free after its TTL.
+//! - *Broken by force, or its row deleted*: the holder hears at once by message, else at its next renewal.
+//! - *Expiry* is judged by the server's clock alone (`clock_timestamp()`). When that clock jumps forward, leases end early;
+//!   when it jumps back, a lease lasts at most one TTL from the next look at it.
+//! - *Fences* are an epoch in the high bits and a counter below. The epoch rises with each promotion of a standby, and when
+//!   a dump is restored elsewhere, so that fences stay monotone where the new server lacks the last grants.
+//! - *Connections*: one for statements; one for messages, made for the first waiter or a lock held for 300 ms.
+//!
+//! What asynchronous failover can still break, the rights, and how to run it: `docs/stores/postgres.md`.
+//!
+//! # Options of the URL
+//!
+//! | option | meaning |
+//! |---|---|
+//! | `mode` | `lease` |
+//! | `schema` | the schema with Fencepost's tables, `fencepost` |
+//! | `user`, `password_file` | the login, when it shall not stand in the URL |
+//! | `host` | the directory of a local socket, as in `postgres:///db?host=/run/postgresql` |
+//! | `timeout` | the limit for the answer to one statement, 3 s |
+//! | `connect_timeout` | the limit for connecting, all hosts included, 5 s |
+//! | `sslmode` | `verify-full` for TLS, or `disable` |
+//! | `ca` | who signed the server's certificate, in PEM; without it, the system's authorities |
+//! | `cert`, `key` | the client's own certificate |
+//!
+//! Several hosts of one cluster may be named; the one that takes writes is used, and looked for again when it changes.
+
+mod config;
+mod connection;
+mod failure;
+mod migrate;
+mod record;
+mod room;
+mod session;
+mod statements;
+mod store;
+mod tls;
+
+use std::sync::Arc;
+
+use fencepost_core::{
+    capabilities::{Capabilities, Class, FenceSource, FreedOnDeath, Order},
+    error::Error,
+    scheme::{Opening, Scheme},
+    store::{BoxFuture, Store},
+};
+
+pub use crate::{
+    config::{Host, PostgresConfig},
+    migrate::{Migrated, migrate, script},
+    store::PostgresStore,
+    tls::Tls,
+};
+
+const STORE: &str = "PostgreSQL";
+
+/// The entry of this store in the registry.
+pub const SCHEME: Scheme = Scheme { names: &["postgres", "postgresql"], capabilities, open };
+
+/// The facts about lease rows in PostgreSQL.
+pub fn capabilities() -> Capabilities {
+    Capabilities {
+        store: STORE,
+        url: "postgres://HOST/DATABASE",
+        class: Class::Correctness,
+        scope: "one primary, or synchronous standbys",
+        fence: FenceSource::Issued("counter in the lock's row"),
+        expires: true,
+        freed_on_death: FreedOnDeath::AfterTtl,
+        wakes_by: "NOTIFY from the release, TTL as backstop; polls behind a pooler",
+        order: Order::FirstCome("except past a waiter who cannot be reached"),
+        tells_deletion: true,
+        shared: false,
+        permits: false,
+        several: false,
+    }
+}
+
+fn open(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {
+    Box::pin(async move {
+        let config = PostgresConfig::from_url(opening.url)?;
+        let store = PostgresStore::open_with_clock(&config, &opening.namespace, opening.clock).await?;
+        Ok(Arc::new(store) as Arc<dyn Store>)
+    })
+}

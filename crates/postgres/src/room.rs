@@ -1,0 +1,349 @@
+//! The room where a client's waiters wait and its holders listen. One connection hears for all of them (W2).
+//!
+//! A release hands the lock to the first waiter in the very transaction and sends him a message. A message that was lost
+//! costs at most [`LOOK_EVERY`]: the room looks at all its claims that often, and hands on what has run out.
+
+mod ears;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+    },
+    time::Duration,
+};
+
+use fencepost_core::{
+    claim::LossReason,
+    clock::{self, Clock, Moment},
+    error::{Applied, ErrorKind},
+    name::{LockName, Namespace},
+    owner::Owner,
+    store::LossReporter,
+};
+use tokio::sync::{Notify, watch};
+
+use crate::{connection::Link, failure::Failure};
+
+/// How often the room looks whether a message was missed, and tells the server that its waiters are alive.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The same where no messages come.
+const POLL_EVERY: Duration = Duration::from_millis(200);
+/// After the end of a lease, so that it has surely ended when it is handed on.
+const AFTER_THE_END: Duration = Duration::from_millis(5);
+/// A lock that is held shorter makes no connection for messages.
+const WORTH_LISTENING: Duration = Duration::from_millis(300);
+/// An outage that waiters need not hear of.
+const BRIDGED: Duration = Duration::from_secs(2);
+
+/// How wake-ups come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    /// Not yet, or not at the moment.
+    Deaf,
+    /// By messages.
+    Messages,
+    /// By asking: messages do not come here.
+    Polling,
+}
+
+/// What a waiter hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The lock was handed to it.
+    Handed,
+    /// Its place may be gone: claim again.
+    AskAgain,
+}
+
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) link: Arc<Link>,
+    pub(crate) namespace: Namespace,
+    clock: Arc<dyn Clock>,
+    /// Names this client's channel. Another one is drawn when it turns out to be taken.
+    number: AtomicI32,
+    state: Mutex<State>,
+    opened: AtomicBool,
+    /// Whether it was asked for, perhaps for later.
+    asked_for: AtomicBool,
+    changed: Notify,
+    hearing: watch::Sender<Hearing>,
+    losses: OnceLock<LossReporter>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    waiters: HashMap<Owner, Waiting>,
+    locks: HashMap<LockName, Watched>,
+    /// What is held, to find out what was lost while nobody listened (L4).
+    held: HashMap<Owner, LockName>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    name: LockName,
+    bell: Arc<Bell>,
+    /// The store has confirmed the place.
+    queued: bool,
+}
+
+/// One lock with waiters of ours.
+#[derive(Debug)]
+struct Watched {
+    owners: HashSet<Owner>,
+    /// When its lease ends, as far as known.
+    settle_at: Moment,
+}
+
+/// Wakes one waiter.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    news: Mutex<Option<News>>,
+    rung: Notify,
+}
+
+impl Bell {
+    /// Waits for news. Cancel safe: news not taken stay.
+    pub(crate) async fn news(&self) -> News {
+        loop {
+            if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return news;
+            }
+            self.rung.notified().await;
+        }
+    }
+
+    fn ring(&self, news: News) {
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+        self.rung.notify_one();
+    }
+}
+
+impl Room {
+    pub(crate) fn new(link: Arc<Link>, namespace: Namespace, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            namespace,
+            clock,
+            number: AtomicI32::new(fastrand::i32(1..)),
+            state: Mutex::default(),
+            opened: AtomicBool::new(false),
+            asked_for: AtomicBool::new(false),
+            changed: Notify::new(),
+            hearing: watch::Sender::new(Hearing::Deaf),
+            losses: OnceLock::new(),
+        })
+    }
+
+    /// Where messages for this client go; `None` while it asks instead.
+    pub(crate) fn number(&self) -> Option<i32> {
+        (*self.hearing.borrow() != Hearing::Polling).then(|| self.number.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn report_losses(&self, to: LossReporter) {
+        // Called once, before any claim.
+        let _ = self.losses.set(to);
+    }
+
+    /// Starts to listen, if that was not done before.
+    pub(crate) fn open(self: &Arc<Self>) {
+        self.asked_for.store(true, Ordering::Relaxed);
+        if !self.lock().closed && !self.opened.swap(true, Ordering::Relaxed) {
+            tokio::spawn(ears::listen(self.clone()));
+        }
+    }
+
+    /// Whether a waiter would hear of its turn now.
+    pub(crate) fn hears(&self) -> bool {
+        *self.hearing.borrow() != Hearing::Deaf
+    }
+
+    /// Listens, and answers how once it does.
+    pub(crate) async fn hearing(self: &Arc<Self>) -> Result<Hearing, Failure> {
+        self.open();
+        let mut hearing = self.hearing.subscribe();
+        let heard = hearing.wait_for(|hearing| *hearing != Hearing::Deaf);
+        let heard = tokio::time::timeout(self.link.connect_timeout(), heard).await;
+        match heard {
+            Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
+            Err(_) if !self.lock().closed => {
+                let said = "PostgreSQL could not be reached for messages";
+                Err(Failure::new(ErrorKind::Unavailable, Applied::No, said))
+            }
+            _ => Err(Failure::closed()),
+        }
+    }
+
+    /// Remembers a grant, and listens for its loss unless it is given back at once.
+    pub(crate) fn hold(self: &Arc<Self>, owner: Owner, name: &LockName) {
+        self.lock().held.insert(owner, name.clone());
+        if !self.asked_for.swap(true, Ordering::Relaxed) {
+            let room = self.clone();
+            tokio::spawn(async move {
+                room.rest(WORTH_LISTENING).await;
+                if room.lock().held.is_empty() {
+                    room.asked_for.store(false, Ordering::Relaxed);
+                } else {
+                    room.open();
+                }
+            });
+        }
+    }
+
+    /// Lets a waiter in, or finds it again.
+    pub(crate) fn enter(&self, owner: Owner, name: &LockName) -> Arc<Bell> {
+        let mut state = self.lock();
+        if let Some(waiting) = state.waiters.get(&owner) {
+            return waiting.bell.clone();
+        }
+        let bell = Arc::new(Bell::default());
+        if state.closed {
+            bell.ring(News::AskAgain); // and be told that the store is closed
+        }
+        state.waiters.insert(owner, Waiting { name: name.clone(), bell: bell.clone(), queued: false });
+        let watched = state.locks.entry(name.clone());
+        let watched = watched.or_insert_with(|| Watched { owners: HashSet::new(), settle_at: Moment::END });
+        watched.owners.insert(owner);
+        drop(state);
+        self.changed.notify_one();
+        bell
+    }
+
+    /// The store confirmed the place; the present lease ends in `left`.
+    pub(crate) fn queued(&self, owner: &Owner, left: Duration) {
+        let mut state = self.lock();
+        let Some(waiting) = state.waiters.get_mut(owner) else { return };
+        waiting.queued = true;
+        let name = waiting.name.clone();
+        drop(state);
+        self.ends_in(&name, Some(left));
+    }
+
+    /// Forgets a grant or a waiter.
+    pub(crate) fn leave(&self, owner: &Owner) {
+        self.lock().held.remove(owner);
+        self.stop_waiting(owner);
+    }
+
+    /// Lets a waiter out.
+    pub(crate) fn stop_waiting(&self, owner: &Owner) {
+        let mut state = self.lock();
+        let Some(waiting) = state.waiters.remove(owner) else { return };
+        if let Some(watched) = state.locks.get_mut(&waiting.name) {
+            watched.owners.remove(owner);
+            if watched.owners.is_empty() {
+                state.locks.remove(&waiting.name);
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.waiters.values().for_each(|waiting| waiting.bell.ring(News::AskAgain));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A lock's lease ends in `left`; `None` when nobody holds it.
+    fn ends_in(&self, name: &LockName, left: Option<Duration>) {
+        let at = left.map_or(Moment::END, |left| self.clock.now().after(left + AFTER_THE_END));
+        if let Some(watched) = self.lock().locks.get_mut(name) {
+            watched.settle_at = at;
+            self.changed.notify_one();
+        }
+    }
+
+    fn ring_all(&self, news: News) {
+        self.lock().waiters.values().filter(|waiting| waiting.queued).for_each(|waiting| waiting.bell.ring(news));
+    }
+
+    /// A message: one letter and the first half of an owner value, which is enough to know it again here and not enough to
+    /// act in its name.
+    fn heard(&self, payload: &str) {
+        let Some((letter, Some(begins))) = payload.split_at_checked(1).map(|(letter, digits)| (letter, bytes(digits)))
+        else {
+            return;
+        };
+        let is_meant = |owner: &Owner| owner.as_bytes().starts_with(&begins);
+        let state = self.lock();
+        match letter {
+            "g" => {
+                let ours = state.waiters.iter().filter(|(owner, _)| is_meant(owner));
+                ours.for_each(|(_, waiting)| waiting.bell.ring(News::Handed));
+            }
+            "l" => {
+                let lost = state.held.keys().find(|owner| is_meant(owner)).copied();
+                drop(state);
+                lost.into_iter().for_each(|owner| self.lost(owner, LossReason::Deleted));
+            }
+            _ => {} // of a newer version
+        }
+    }
+
+    fn lost(&self, owner: Owner, reason: LossReason) {
+        if let Some(losses) = self.losses.get() {
+            losses.lost(owner, reason);
+        }
+    }
+
+    /// The locks whose lease should have ended by now.
+    fn take_ended(&self) -> Vec<LockName> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let ended = state.locks.iter_mut().filter(|(_, watched)| watched.settle_at <= now);
+        ended
+            .map(|(name, watched)| {
+                watched.settle_at = Moment::END; // until the answer says otherwise; the regular look finds what has none
+                name.clone()
+            })
+            .collect()
+    }
+
+    fn next_end(&self) -> Moment {
+        self.lock().locks.values().map(|watched| watched.settle_at).min().unwrap_or(Moment::END)
+    }
+
+    /// Hands on a lock whose lease has run out, and learns when the present one ends.
+    async fn settle(self: Arc<Self>, name: LockName) {
+        let settle = &self.link.statements.settle;
+        let answer = self.link.call(settle, &[&self.namespace.as_str(), &name.as_str()]).await;
+        if let Ok(rows) = answer {
+            let left = rows.first().and_then(|row| row.try_get::<_, Option<i64>>(0).ok().flatten());
+            self.ends_in(&name, left.map(crate::record::millis));
+        }
+    }
+
+    /// Our waiters who have a place as far as we know.
+    fn queued_ones(&self) -> Vec<(Owner, LockName)> {
+        let state = self.lock();
+        let queued = state.waiters.iter().filter(|(_, waiting)| waiting.queued);
+        queued.map(|(owner, waiting)| (*owner, waiting.name.clone())).collect()
+    }
+
+    fn held_ones(&self) -> Vec<(Owner, LockName)> {
+        self.lock().held.iter().map(|(owner, name)| (*owner, name.clone())).collect()
+    }
+
+    async fn until(&self, moment: Moment) {
+        self.clock.sleep_until(moment).await;
+    }
+
+    async fn rest(&self, span: Duration) {
+        clock::sleep(&*self.clock, span).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change leaves the maps whole before anything that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sixteen hexadecimal digits.
+fn bytes(digits: &str) -> Option<[u8; 8]> {
+    let digits = (digits.len() == 16).then_some(digits)?;
+    u64::from_str_radix(digits, 16).ok().map(u64::to_be_bytes)
+}

@@ -1,0 +1,132 @@
+-- Takes a lock, confirms one that was handed over, or takes a place in its queue. One transaction of one statement.
+--
+-- patience  'once'   answer busy and leave nothing behind
+--           'try'    answer busy; a place that it has in the queue stays
+--           'queue'  take a place in the queue
+--           'turn'   as 'queue', by one whose turn has probably come
+-- outcome   'granted', 'busy', 'queued'; with the last two the rest tells about the holder
+--
+-- A claim can be repeated: it answers as the first one did. A busy 'once' or 'try' reads and writes nothing. Only
+-- clock_timestamp() is asked: now() is the transaction's beginning, which may lie before a wait for the row.
+
+CREATE FUNCTION fencepost.claim(
+    a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
+    OUT outcome text, OUT issued bigint,
+    OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint, OUT ahead bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    l fencepost.locks;
+    c fencepost.claims;
+BEGIN
+    LOOP
+        IF a_patience = 'turn' THEN
+            UPDATE fencepost.locks AS k
+            SET ttl = a_ttl, expires_at = clock_timestamp() + a_ttl * interval '1 millisecond', client = a_client
+            WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner
+              AND k.expires_at > clock_timestamp()
+            RETURNING k.fence INTO issued;
+        ELSE
+            -- The row's own counter is raised, and not a sequence: nextval() would be drawn before the wait for the row,
+            -- and numbers would go backwards.
+            UPDATE fencepost.locks AS k
+            SET fence = greatest(k.fence, s.epoch, s.floor) + 1, owner = a_owner, ttl = a_ttl,
+                expires_at = clock_timestamp() + a_ttl * interval '1 millisecond',
+                since = clock_timestamp(), client = a_client, claimant = a_claimant
+            FROM fencepost.state AS s
+            WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner IS NULL AND k.waiters = 0
+              AND k.readers = 0 AND k.fence >= 0 AND s.started = pg_postmaster_start_time()
+            RETURNING k.fence INTO issued;
+        END IF;
+        IF FOUND THEN
+            outcome := 'granted';
+            RETURN;
+        END IF;
+        SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name;
+        IF NOT FOUND THEN
+            -- Without a fence yet. It gets one in a later statement, which sees the floor that a deletion of this name has
+            -- left behind just before.
+            INSERT INTO fencepost.locks (namespace, name, fence) VALUES (a_namespace, a_name, 0)
+            ON CONFLICT DO NOTHING;
+            CONTINUE;
+        END IF;
+        IF a_patience IN ('once', 'try') AND l.owner <> a_owner AND l.expires_at > clock_timestamp()
+            AND l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond'
+            AND (a_patience = 'try' OR NOT EXISTS (
+                SELECT FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner))
+        THEN
+            outcome := 'busy';
+            EXIT;
+        END IF;
+        l := fencepost.locked_row(a_namespace, a_name);
+        CONTINUE WHEN l.name IS NULL;
+
+        IF l.owner = a_owner AND l.expires_at > clock_timestamp() THEN
+            UPDATE fencepost.locks AS k
+            SET ttl = a_ttl, expires_at = clock_timestamp() + a_ttl * interval '1 millisecond', client = a_client
+            WHERE k.namespace = a_namespace AND k.name = a_name;
+            outcome := 'granted';
+            issued := l.fence;
+            RETURN;
+        END IF;
+        IF l.owner IS NULL OR l.expires_at <= clock_timestamp() THEN
+            IF l.waiters > 0 THEN
+                c := fencepost.first_in_reach(l, a_owner);
+            END IF;
+            IF c.owner <> a_owner THEN
+                l := fencepost.hand_to(c);
+            ELSE
+                DELETE FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
+                UPDATE fencepost.locks AS k
+                SET fence = greatest(k.fence, s.epoch, s.floor) + 1, owner = a_owner, ttl = a_ttl,
+                    expires_at = clock_timestamp() + a_ttl * interval '1 millisecond', since = clock_timestamp(),
+                    client = a_client, claimant = a_claimant,
+                    waiters = greatest(k.waiters - CASE WHEN c.owner IS NULL THEN 0 ELSE 1 END, 0)
+                FROM fencepost.state AS s
+                WHERE k.namespace = a_namespace AND k.name = a_name
+                RETURNING k.fence INTO issued;
+                outcome := 'granted';
+                RETURN;
+            END IF;
+        END IF;
+
+        SELECT * INTO c FROM fencepost.claims AS q
+        WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
+        IF a_patience IN ('once', 'try') THEN
+            outcome := 'busy';
+            IF a_patience = 'once' AND c.ticket IS NOT NULL THEN
+                DELETE FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
+                UPDATE fencepost.locks AS k SET waiters = greatest(k.waiters - 1, 0)
+                WHERE k.namespace = a_namespace AND k.name = a_name;
+            END IF;
+        ELSE
+            outcome := 'queued';
+            IF c.ticket IS NULL THEN
+                UPDATE fencepost.locks AS k SET tickets = k.tickets + 1, waiters = k.waiters + 1
+                WHERE k.namespace = a_namespace AND k.name = a_name
+                RETURNING k.tickets INTO c.ticket;
+                INSERT INTO fencepost.claims
+                    (namespace, name, ticket, owner, ttl, since, client, seen_until, claimant)
+                VALUES (a_namespace, a_name, c.ticket, a_owner, a_ttl, clock_timestamp(), a_client,
+                        clock_timestamp() + interval '10 seconds', a_claimant);
+            ELSE
+                UPDATE fencepost.claims AS q
+                SET client = a_client, missing = NULL, seen_until = clock_timestamp() + interval '10 seconds'
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
+            END IF;
+        END IF;
+        EXIT;
+    END LOOP;
+    holder := l.claimant;
+    holder_fence := l.fence;
+    since_ms := extract(epoch FROM l.since) * 1000;
+    left_ms := greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+    SELECT count(*) INTO ahead FROM (
+        SELECT FROM fencepost.claims AS q
+        WHERE q.namespace = a_namespace AND q.name = a_name AND NOT q.holds
+          AND q.ticket < coalesce(c.ticket, 9223372036854775807)
+        LIMIT 1000
+    ) AS before;
+END $$;

@@ -1,0 +1,50 @@
+-- Finds the epoch again after the server changed: a restart, a promoted standby, a dump that was restored elsewhere.
+--
+-- A fence is an epoch in the high 23 bits and a counter in the low 40. An asynchronous standby that is promoted may lack
+-- the last grants of its former primary, but it has a higher timeline, hence a higher epoch, hence higher fences. A dump
+-- may be restored on a server with any timeline: the base then rises so far that a thousand promotions of the former
+-- server, after the dump, stay below it.
+
+CREATE FUNCTION fencepost.find_epoch() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    s            fencepost.state;
+    now_timeline bigint;
+    now_system   bigint;
+BEGIN
+    SELECT * INTO s FROM fencepost.state FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the row of fencepost.state is gone' USING ERRCODE = 'FP001';
+    END IF;
+    IF s.started = pg_postmaster_start_time() THEN
+        RETURN; -- another has found it meanwhile
+    END IF;
+    now_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+    now_system := (pg_control_system()).system_identifier;
+    IF s.system <> now_system THEN
+        s.base := s.base + s.timeline + 1000 - now_timeline;
+    END IF;
+    UPDATE fencepost.state
+    SET started = pg_postmaster_start_time(), system = now_system, timeline = now_timeline, base = s.base,
+        epoch = greatest(s.epoch, (s.base + now_timeline) << 40);
+END $$;
+
+-- A row that goes leaves its fence behind, whoever deletes it, and its holder is told (L4).
+CREATE FUNCTION fencepost.leave_fence() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE fencepost.state SET floor = OLD.fence WHERE floor < OLD.fence;
+    IF OLD.client IS NOT NULL THEN
+        PERFORM pg_notify('fencepost_' || OLD.client, 'l' || encode(substr(OLD.owner, 1, 8), 'hex'));
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER leave_fence AFTER DELETE ON fencepost.locks
+    FOR EACH ROW EXECUTE FUNCTION fencepost.leave_fence();
+
+CREATE FUNCTION fencepost.keep_fences() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'fencepost.locks is not truncated: its fences would start again'
+        USING ERRCODE = 'FP001', HINT = 'DELETE keeps the fences rising';
+END $$;
+
+CREATE TRIGGER keep_fences BEFORE TRUNCATE ON fencepost.locks EXECUTE FUNCTION fencepost.keep_fences();

@@ -1,0 +1,8 @@
+-- A role that uses locks needs
+--     GRANT USAGE ON SCHEMA fencepost TO role;
+--     GRANT SELECT, UPDATE ON fencepost.state TO role;
+--     GRANT SELECT, INSERT, UPDATE ON fencepost.locks, fencepost.cells TO role;
+--     GRANT SELECT, INSERT, UPDATE, DELETE ON fencepost.claims TO role;
+-- and one that only looks at them (`ls`, `who`)
+--     GRANT USAGE ON SCHEMA fencepost TO role;
+--     GRANT SELECT ON fencepost.state, fencepost.locks, fencepost.claims TO role;

@@ -1,0 +1,162 @@
+-- Extends grants, each on condition of its owner and of not having expired: a renewal never creates, and one that would
+-- have to wait for a row is left out, so that a row which somebody else has locked does not stop the others (R1).
+--
+-- Answers for each: 'renewed', 'expired', 'taken' (another holds), 'deleted' (nobody does), 'locked' (ask again).
+CREATE FUNCTION fencepost.renew(
+    a_namespace text, a_names text[], a_owners bytea[], a_ttls bigint[], a_client integer
+) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    answers text[] := '{}';
+    answer  text;
+    l       fencepost.locks;
+BEGIN
+    FOR i IN 1 .. cardinality(a_names) LOOP
+        SELECT * INTO l FROM fencepost.locks AS k
+        WHERE k.namespace = a_namespace AND k.name = a_names[i] AND k.owner = a_owners[i]
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF l.expires_at > clock_timestamp() THEN
+            UPDATE fencepost.locks AS k
+            SET ttl = a_ttls[i], client = a_client,
+                expires_at = clock_timestamp() + a_ttls[i] * interval '1 millisecond'
+            WHERE k.namespace = a_namespace AND k.name = a_names[i] AND k.owner = a_owners[i];
+            answer := 'renewed';
+        ELSIF FOUND THEN
+            answer := 'expired';
+        ELSE
+            SELECT CASE
+                WHEN k.owner = a_owners[i] THEN 'locked'
+                WHEN k.owner IS NULL OR k.expires_at <= clock_timestamp() THEN 'deleted'
+                ELSE 'taken'
+            END INTO answer
+            FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
+        END IF;
+        answers := answers || coalesce(answer, 'deleted');
+    END LOOP;
+    RETURN answers;
+END $$;
+
+-- Gives back what is recorded under an owner, the lock or the place in its queue, and hands the lock on.
+--
+-- Answers 'released', 'expired' (nothing of it was there), 'other' (another holds).
+CREATE FUNCTION fencepost.release(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    l fencepost.locks;
+    c fencepost.claims;
+BEGIN
+    UPDATE fencepost.locks AS k
+    SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, claimant = NULL
+    WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner AND k.waiters = 0
+      AND k.expires_at > clock_timestamp();
+    IF FOUND THEN
+        RETURN 'released';
+    END IF;
+    l := fencepost.locked_row(a_namespace, a_name);
+    IF l.name IS NULL THEN
+        RETURN 'expired';
+    END IF;
+    IF l.owner = a_owner THEN
+        PERFORM fencepost.pass_on(l);
+        RETURN CASE WHEN l.expires_at > clock_timestamp() THEN 'released' ELSE 'expired' END;
+    END IF;
+    DELETE FROM fencepost.claims AS q
+    WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner RETURNING q.* INTO c;
+    IF c.ticket IS NOT NULL THEN
+        UPDATE fencepost.locks AS k SET waiters = greatest(k.waiters - 1, 0)
+        WHERE k.namespace = a_namespace AND k.name = a_name;
+        RETURN 'released';
+    END IF;
+    RETURN CASE WHEN l.expires_at > clock_timestamp() THEN 'other' ELSE 'expired' END;
+END $$;
+
+-- Hands a lock on whose lease has run out. Answers for how many milliseconds it is held yet; null when nobody holds it.
+CREATE FUNCTION fencepost.settle(a_namespace text, a_name text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    l fencepost.locks;
+BEGIN
+    SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name;
+    IF (l.owner IS NULL AND l.waiters > 0) OR l.expires_at <= clock_timestamp()
+        OR l.expires_at > clock_timestamp() + l.ttl * interval '1 millisecond'
+    THEN
+        l := fencepost.locked_row(a_namespace, a_name);
+        IF l.name IS NOT NULL AND (l.owner IS NULL OR l.expires_at <= clock_timestamp()) THEN
+            l := fencepost.pass_on(l);
+        END IF;
+    END IF;
+    RETURN greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+END $$;
+
+-- Takes a lock from its holder and tells him. Waiters keep their places, and the first one gets it.
+--
+-- outcome   'broken', 'free' (nobody held it), 'fence' (held with another fence than the one named)
+CREATE FUNCTION fencepost.force(
+    a_namespace text, a_name text, a_fence bigint,
+    OUT outcome text, OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    l fencepost.locks;
+BEGIN
+    l := fencepost.locked_row(a_namespace, a_name);
+    IF l.owner IS NULL OR l.expires_at <= clock_timestamp() THEN
+        outcome := 'free';
+        RETURN;
+    END IF;
+    holder := l.claimant;
+    holder_fence := l.fence;
+    since_ms := extract(epoch FROM l.since) * 1000;
+    left_ms := greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+    IF a_fence IS NOT NULL AND a_fence <> l.fence THEN
+        outcome := 'fence';
+        RETURN;
+    END IF;
+    outcome := 'broken';
+    PERFORM fencepost.pass_on(l);
+    IF l.client IS NOT NULL THEN
+        PERFORM pg_notify('fencepost_' || l.client, 'l' || encode(substr(l.owner, 1, 8), 'hex'));
+    END IF;
+END $$;
+
+-- Says that waiters are alive, and where they hear of their turn.
+CREATE FUNCTION fencepost.announce(a_namespace text, a_names text[], a_owners bytea[], a_client integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(a_names) LOOP
+        UPDATE fencepost.claims AS q
+        SET client = a_client, missing = NULL, seen_until = clock_timestamp() + interval '10 seconds'
+        WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i];
+    END LOOP;
+END $$;
+
+-- What became of claims, without a write: 'held', 'queued', 'taken' (another holds), 'gone' (nobody does); and for how
+-- long their locks are held yet.
+CREATE FUNCTION fencepost.look(
+    a_namespace text, a_names text[], a_owners bytea[], OUT place bigint, OUT became text, OUT left_ms bigint
+) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    l fencepost.locks;
+BEGIN
+    FOR i IN 1 .. cardinality(a_names) LOOP
+        SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
+        place := i;
+        left_ms := greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+        became := CASE
+            WHEN l.owner = a_owners[i] AND l.expires_at > clock_timestamp() THEN 'held'
+            WHEN EXISTS (SELECT FROM fencepost.claims AS q
+                         WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i]) THEN 'queued'
+            WHEN l.expires_at > clock_timestamp() THEN 'taken'
+            ELSE 'gone'
+        END;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Forgets names that nobody has locked for so long. Their fences go on rising all the same, from the floor. Answers how
+-- many names it forgot.
+CREATE FUNCTION fencepost.tidy(a_namespace text, unused_for interval) RETURNS bigint LANGUAGE sql AS $$
+    WITH forgotten AS (
+        DELETE FROM fencepost.locks AS k
+        WHERE k.namespace = a_namespace AND k.owner IS NULL AND k.waiters = 0 AND k.readers = 0
+          AND coalesce(k.since, '-infinity') < clock_timestamp() - unused_for
+        RETURNING 1
+    )
+    SELECT count(*) FROM forgotten
+$$;

@@ -1,0 +1,408 @@
+//! The store over lease rows.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use fencepost_core::{
+    capabilities::Capabilities,
+    claim::{
+        Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
+        Renewal, Waiter,
+    },
+    clock::{BootClock, Clock, Sent},
+    error::{Applied, Error, ErrorKind, Operation},
+    fence::Fence,
+    name::{LockName, Namespace},
+    purpose::{Correctness, TypedStore},
+    store::{BoxFuture, LossReporter, Store},
+};
+use tokio_postgres::Row;
+
+use crate::{
+    config::PostgresConfig,
+    connection::Link,
+    failure::Failure,
+    record,
+    room::{Bell, News, Room},
+    session::Parameter,
+};
+
+/// Leases renewed by one statement. Their rows stay locked until it is committed, so that more would hold up releases.
+const BATCH: usize = 200;
+
+/// Locks in the rows of a PostgreSQL table. Of the class [`Correctness`]: each grant has a fence.
+///
+/// Dropping it ends its background work; grants then end by their TTL.
+pub struct PostgresStore {
+    room: Arc<Room>,
+    clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+    particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
+}
+
+/// How a claim is asked for, as `claim.sql` describes it.
+const ONCE: &str = "once";
+const TRY: &str = "try";
+const QUEUE: &str = "queue";
+const TURN: &str = "turn";
+
+impl PostgresStore {
+    /// Connects to the server that takes writes, and checks its tables.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::PermissionDenied`] or [`ErrorKind::Misconfigured`], within the limits of
+    /// `config`. Without tables the message names the command that makes them.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open(config: &PostgresConfig, namespace: &Namespace) -> Result<Self, Error> {
+        Self::open_with_clock(config, namespace, BootClock::shared()).await
+    }
+
+    /// As [`open`](PostgresStore::open), with leases counted on `clock`.
+    ///
+    /// # Errors
+    /// As for [`open`](PostgresStore::open).
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open_with_clock(
+        config: &PostgresConfig,
+        namespace: &Namespace,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let link = Arc::new(Link::new(config, clock.clone())?);
+        link.session().await.map_err(|failure| failure.error(Operation::Open, None))?;
+        let room = Room::new(link, namespace.clone(), clock.clone());
+        Ok(Self { room, clock, capabilities: crate::capabilities(), particulars: Mutex::default() })
+    }
+
+    async fn take(&self, claim: &Claim, patience: &str) -> Result<Claimed, Error> {
+        let name = only_exclusive(&claim.holding)?;
+        let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
+        let ttl = claim.ttl.millis() as i64; // at most a year
+        let (owner, particulars) = (claim.owner().as_bytes().as_slice(), self.particulars(&claim.claimant));
+        let (room, statement) = (&self.room, &self.room.link.statements.claim);
+        let (namespace, number) = (room.namespace.as_str(), room.number());
+        let with: [Parameter<'_>; 7] = [&namespace, &name.as_str(), &owner, &ttl, &&*particulars, &number, &patience];
+        let counted_from = Sent::now(&*self.clock);
+        let rows = room.link.call(statement, &with).await.map_err(failed)?;
+        let answer = ClaimAnswer::read(&rows).ok_or_else(Failure::puzzling).map_err(failed)?;
+        Ok(match answer {
+            ClaimAnswer::Granted(fence) => {
+                room.stop_waiting(claim.owner());
+                room.hold(*claim.owner(), name);
+                Claimed::Granted(Grant::new(counted_from, Some(claim.ttl.get()), Some(fence)))
+            }
+            ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
+            ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
+        })
+    }
+
+    /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
+    fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
+        let mut last = self.particulars.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((whose, json)) if Arc::ptr_eq(whose, claimant) => json.clone(),
+            _ => {
+                let json: Arc<str> = record::json(claimant).into();
+                *last = Some((claimant.clone(), json.clone()));
+                json
+            }
+        }
+    }
+
+    /// A free lock needs no connection for messages. Who has to wait has one before it queues: a waiter out of reach would be
+    /// passed over.
+    async fn take_or_queue(&self, claim: &Claim) -> Result<Claimed, Error> {
+        if !self.room.hears() {
+            let tried = self.take(claim, TRY).await?;
+            if !matches!(tried, Claimed::Busy(_)) {
+                return Ok(tried);
+            }
+        }
+        self.take_a_place(claim, QUEUE).await
+    }
+
+    /// In the room before the claim is sent, so that no hand-over is missed (W1). It leaves the room again unless it is
+    /// queued; a place that the server may have given all the same goes with the release that follows (C1).
+    async fn take_a_place(&self, claim: &Claim, patience: &str) -> Result<Claimed, Error> {
+        self.room.hearing().await.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))?;
+        let presence = Presence::enter(&self.room, claim);
+        let claimed = self.take(claim, patience).await?;
+        if let Claimed::Queued(busy) = &claimed {
+            let left = busy.holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or_default();
+            self.room.queued(claim.owner(), left);
+            presence.stay();
+        }
+        Ok(claimed)
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
+        only_exclusive(&claim.holding)?;
+        let bell: Arc<Bell> = self.room.enter(*claim.owner(), claim.name());
+        loop {
+            let news = bell.news().await;
+            // Handed over, or the place is in doubt. Either way a claim confirms the one or finds or takes the other (T1).
+            let patience = if news == News::Handed { TURN } else { QUEUE };
+            match self.take_a_place(claim, patience).await? {
+                Claimed::Granted(grant) => return Ok(grant),
+                Claimed::Queued(_) => {}
+                Claimed::Busy(_) => return Err(Failure::puzzling().error(Operation::Wait, Some(claim.name()))),
+            }
+        }
+    }
+
+    async fn extend(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+        let names: Vec<&str> = claims.iter().map(|claim| claim.name().as_str()).collect();
+        let owners: Vec<&[u8]> = claims.iter().map(|claim| claim.owner().as_bytes().as_slice()).collect();
+        let ttls: Vec<i64> = claims.iter().map(|claim| claim.ttl.millis() as i64).collect();
+        let (room, statement) = (&self.room, &self.room.link.statements.renew);
+        let (namespace, number) = (room.namespace.as_str(), room.number());
+        let with: [Parameter<'_>; 5] = [&namespace, &names, &owners, &ttls, &number];
+        let counted_from = Sent::now(&*self.clock);
+        let answers = room.link.call(statement, &with).await.and_then(|rows| {
+            let answers = rows.first().and_then(|row| row.try_get::<_, Vec<String>>(0).ok());
+            answers.filter(|answers| answers.len() == claims.len()).ok_or_else(Failure::puzzling)
+        });
+        match answers {
+            Ok(answers) => {
+                claims.iter().zip(answers).map(|(claim, answer)| renewal(claim, &answer, counted_from)).collect()
+            }
+            Err(failure) => {
+                claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect()
+            }
+        }
+    }
+
+    async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
+        self.room.leave(&holding.owner);
+        let name = only_exclusive(holding)?;
+        let (room, statement) = (&self.room, &self.room.link.statements.release);
+        let owner = holding.owner.as_bytes().as_slice();
+        let answer = room.link.call(statement, &[&room.namespace.as_str(), &name.as_str(), &owner]).await;
+        let answer =
+            answer.and_then(|rows| match rows.first().and_then(|row| row.try_get::<_, String>(0).ok()).as_deref() {
+                Some("released") => Ok(Release::Released),
+                Some("expired") => Ok(Release::AlreadyExpired),
+                Some("other") => Ok(Release::HeldByOther),
+                _ => Err(Failure::puzzling()),
+            });
+        answer.map_err(|failure| failure.error(Operation::Release, Some(name)))
+    }
+
+    async fn list(&self, only: Option<&LockName>) -> Result<Vec<LockState>, Error> {
+        let (room, statement) = (&self.room, &self.room.link.statements.inspect);
+        let name = only.map(LockName::as_str);
+        let answer = room.link.call(statement, &[&room.namespace.as_str(), &name]).await;
+        let rows = answer.map_err(|failure| failure.error(Operation::Inspect, only))?;
+        let mut states: Vec<LockState> = Vec::new();
+        for row in &rows {
+            let failed = || Failure::puzzling().error(Operation::Inspect, only);
+            let seen = Seen::read(row).ok_or_else(failed)?;
+            if states.last().is_none_or(|state| state.name != seen.name) {
+                states.push(LockState { name: seen.name.clone(), holders: Vec::new(), waiters: Vec::new() });
+            }
+            if let Some(state) = states.last_mut() {
+                seen.add_to(state);
+            }
+        }
+        Ok(states)
+    }
+
+    async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {
+        let (room, statement) = (&self.room, &self.room.link.statements.force);
+        let fence = if_fence.map(|fence| fence.get() as i64); // 63 bits
+        // Not repeated: by then a waiter may hold it, who would lose it too.
+        let answer = room.link.call_once(statement, &[&room.namespace.as_str(), &name.as_str(), &fence]).await;
+        let forced = answer.and_then(|rows| rows.first().and_then(forced).ok_or_else(Failure::puzzling));
+        forced.map_err(|failure| failure.error(Operation::Force, Some(name)))
+    }
+}
+
+/// A waiter's presence in the room while its claim is under way.
+struct Presence<'a> {
+    room: &'a Room,
+    claim: &'a Claim,
+    stays: bool,
+}
+
+impl<'a> Presence<'a> {
+    fn enter(room: &'a Room, claim: &'a Claim) -> Self {
+        room.enter(*claim.owner(), claim.name());
+        Self { room, claim, stays: false }
+    }
+
+    fn stay(mut self) {
+        self.stays = true;
+    }
+}
+
+impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        if !self.stays {
+            self.room.stop_waiting(self.claim.owner());
+        }
+    }
+}
+
+enum ClaimAnswer {
+    Granted(Fence),
+    Busy(fencepost_core::claim::Busy),
+    Queued(fencepost_core::claim::Busy),
+}
+
+impl ClaimAnswer {
+    fn read(rows: &[Row]) -> Option<Self> {
+        let row = rows.first()?;
+        let holder =
+            || record::holder(row.try_get(2).ok()?, row.try_get(3).ok()?, row.try_get(4).ok()?, row.try_get(5).ok()?);
+        let busy = || Some(record::busy(holder(), row.try_get(6).ok()?));
+        match row.try_get::<_, Option<&str>>(0).ok()?? {
+            "granted" => Some(Self::Granted(record::fence_of(row.try_get::<_, Option<i64>>(1).ok()??)?)),
+            "busy" => Some(Self::Busy(busy()?)),
+            "queued" => Some(Self::Queued(busy()?)),
+            _ => None,
+        }
+    }
+}
+
+/// One row of the listing.
+struct Seen {
+    name: LockName,
+    waits: bool,
+    holder: Holder,
+}
+
+impl Seen {
+    fn read(row: &Row) -> Option<Self> {
+        let name = LockName::new(row.try_get::<_, &str>(0).ok()?).ok()?;
+        let json: Option<&str> = row.try_get(3).ok()?;
+        let mut holder = record::holder(
+            Some(json.unwrap_or("{}")),
+            row.try_get(4).ok()?,
+            row.try_get(5).ok()?,
+            row.try_get(6).ok()?,
+        )?;
+        holder.owner = row.try_get::<_, Option<&[u8]>>(2).ok()?.and_then(record::owner);
+        Some(Self { name, waits: row.try_get(1).ok()?, holder })
+    }
+
+    fn add_to(self, state: &mut LockState) {
+        let Holder { claimant, since_unix_ms, .. } = &self.holder;
+        if self.waits {
+            let (claimant, since_unix_ms) = (claimant.clone(), *since_unix_ms);
+            state.waiters.push(Waiter { claimant, mode: Mode::Exclusive, since_unix_ms });
+        } else {
+            state.holders.push(self.holder);
+        }
+    }
+}
+
+fn forced(row: &Row) -> Option<Forced> {
+    let fence: Option<i64> = row.try_get(2).ok()?;
+    match row.try_get::<_, Option<&str>>(0).ok()?? {
+        "free" => Some(Forced::NotHeld),
+        "fence" => Some(Forced::OtherFence(fence.and_then(record::fence_of))),
+        "broken" => {
+            let holder = record::holder(row.try_get(1).ok()?, fence, row.try_get(3).ok()?, row.try_get(4).ok()?);
+            Some(Forced::Broken(holder))
+        }
+        _ => None,
+    }
+}
+
+fn renewal(claim: &Claim, answer: &str, counted_from: Sent) -> Result<Renewal, Error> {
+    let failed = |failure: Failure| Err(failure.error(Operation::Renew, Some(claim.name())));
+    match answer {
+        "renewed" => Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() }),
+        "expired" => Ok(Renewal::Lost(LossReason::Expired)),
+        "deleted" => Ok(Renewal::Lost(LossReason::Deleted)),
+        "taken" => Ok(Renewal::Lost(LossReason::TakenOver)),
+        "locked" => {
+            failed(Failure::new(ErrorKind::Unavailable, Applied::No, "another transaction has locked the lock's row"))
+        }
+        _ => failed(Failure::puzzling()),
+    }
+}
+
+fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
+    match holding.wants() {
+        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
+        _ => {
+            let said =
+                "PostgreSQL gives one exclusive lock per claim, neither shared ones nor permits nor several at once";
+            let failure = Failure::new(ErrorKind::Unsupported, Applied::No, said);
+            Err(failure.error(Operation::Claim, Some(holding.name())))
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
+        match patience {
+            Patience::Once => Box::pin(self.take(claim, ONCE)),
+            Patience::Queue => Box::pin(self.take_or_queue(claim)),
+        }
+    }
+
+    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
+        Box::pin(self.wait(claim))
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(claims.len());
+            for chunk in claims.chunks(BATCH) {
+                answers.extend(self.extend(chunk).await);
+            }
+            answers
+        })
+    }
+
+    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
+        Box::pin(self.give_back(holding))
+    }
+
+    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
+        Box::pin(self.list(only))
+    }
+
+    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
+        Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn report_losses(&self, to: LossReporter) {
+        self.room.report_losses(to);
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.room.close();
+            self.room.link.close();
+        })
+    }
+}
+
+impl TypedStore for PostgresStore {
+    type Serves = Correctness;
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        // The room's task holds the room, not the store.
+        self.room.close();
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("namespace", &self.room.namespace).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! What can be wrong before the first lock: each is a clear error at once.
+
+use std::net::TcpListener;
+
+use fencepost_core::{
+    claim::Patience,
+    error::{Applied, Error, ErrorKind, Retry},
+    store::Store,
+};
+use fencepost_postgres::{Migrated, migrate};
+use fencepost_servers::PostgresServer;
+
+use super::{SOON, TTL, claim, config, granted, migrated, ms, open, within};
+
+async fn refused(url: &str) -> Error {
+    let error = within(SOON, "an answer at once", open(url)).await.expect_err("it must be refused");
+    assert_eq!(error.applied(), Applied::No, "{error}");
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tables_the_message_names_the_command_that_makes_them() {
+    let server = PostgresServer::start();
+    let url = server.url("postgres");
+    let error = refused(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(error.to_string().contains("fencepost migrate"), "{error}");
+    let config = config(&url);
+    let (a, b) = tokio::join!(migrate(&config), migrate(&config));
+    let mut both = [a.unwrap(), b.unwrap()];
+    both.sort_by_key(|done| *done == Migrated::UpToDate);
+    assert_eq!(both, [Migrated::Created, Migrated::UpToDate], "two at once do it once");
+    granted(&open(&url).await.unwrap(), &claim("x", TTL)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_another_version_are_refused() {
+    let server = migrated(&[]).await;
+    let url = server.url("postgres");
+    let early = open(&url).await.unwrap();
+    server.sql("postgres", "UPDATE fencepost.state SET version = 7, oldest = 5");
+    let error = refused(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(error.to_string().contains("version 7") && error.advice().unwrap().contains("newer"), "{error}");
+    assert_eq!(migrate(&config(&url)).await.unwrap_err().kind(), ErrorKind::Misconfigured);
+    server.sql("postgres", "UPDATE fencepost.state SET version = 7, oldest = 1");
+    open(&url).await.expect("a newer version that still serves this one");
+    server.sql("postgres", "UPDATE fencepost.state SET version = 0, oldest = 0");
+    assert!(refused(&url).await.to_string().contains("fencepost migrate"));
+    // A client that was connected meanwhile meets functions that are gone, and says the same.
+    server.sql("postgres", "DROP FUNCTION fencepost.claim");
+    let error = early.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Misconfigured, Applied::No), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_are_enough_and_less_is_told() {
+    let server = migrated(&[]).await;
+    server.sql("postgres", "CREATE ROLE app LOGIN; CREATE ROLE viewer LOGIN; CREATE ROLE nobody LOGIN");
+    let script = fencepost_postgres::script(&config(&server.url("postgres")));
+    let grants: Vec<_> =
+        script.lines().filter_map(|line| line.trim_start_matches("--").trim().strip_prefix("GRANT ")).collect();
+    assert_eq!(grants.len(), 6, "{grants:?}");
+    for (role, granted) in [("app", &grants[..4]), ("viewer", &grants[4..])] {
+        for grant in granted {
+            server.sql("postgres", &format!("GRANT {}", grant.replace("TO role", &format!("TO {role}"))));
+        }
+    }
+    let of = |role: &str| format!("postgres://{role}@{}/postgres", server.address());
+    let app = open(&of("app")).await.unwrap();
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    granted(&app, &holder).await;
+    super::queued(&app, &waiter).await;
+    assert!(super::renewed(&app, &holder).await.is_ok());
+    app.release(&holder.holding).await.unwrap();
+    within(SOON, "the turn", app.turn(&waiter)).await.unwrap();
+
+    let viewer = open(&of("viewer")).await.unwrap();
+    assert_eq!(viewer.inspect(None).await.unwrap().len(), 1);
+    let error = viewer.claim(&claim("y", TTL), Patience::Once).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::PermissionDenied, Applied::No), "{error}");
+    assert_eq!(refused(&of("nobody")).await.kind(), ErrorKind::PermissionDenied);
+    let error = migrate(&config(&format!("{}?schema=other", of("nobody")))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_databases_and_addresses_that_are_wrong() {
+    let server = migrated(&["password_encryption=scram-sha-256"]).await;
+    server.sql("postgres", "CREATE ROLE bob LOGIN PASSWORD 'hunter2'");
+    server.demand_passwords_of("bob");
+    let bob = |password: &str| format!("postgres://bob{password}@{}/postgres", server.address());
+    for wrong in ["", ":hunter3"] {
+        let error = refused(&bob(wrong)).await;
+        assert_eq!((error.kind(), error.retry()), (ErrorKind::PermissionDenied, Retry::AfterChange), "{error}");
+        assert!(!error.to_string().contains("hunter"), "{error}");
+    }
+    // The right password gets as far as the rights.
+    assert!(refused(&bob(":hunter2")).await.to_string().contains("schema"));
+    let error = refused(&server.url("nowhere")).await;
+    assert!(error.kind() == ErrorKind::Misconfigured && error.to_string().contains("nowhere"), "{error}");
+
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = refused(&format!("postgres://postgres@{closed}/postgres")).await;
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
+    // Something that accepts and says nothing, and something that talks another protocol.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://postgres@{}/postgres?connect_timeout=300ms", silent.local_addr().unwrap());
+    assert_eq!(refused(&url).await.kind(), ErrorKind::Unavailable);
+    let error = refused(&format!("postgres://postgres@{}/postgres?sslmode=verify-full", server.address())).await;
+    assert!(error.kind() == ErrorKind::Misconfigured && error.to_string().contains("TLS"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_free_connection_is_unavailable() {
+    let server = migrated(&["max_connections=6", "superuser_reserved_connections=2", "max_wal_senders=0"]).await;
+    server.sql("postgres", "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA fencepost TO app");
+    server.sql("postgres", "GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO app");
+    let url = format!("postgres://app@{}/postgres", server.address());
+    let mut stores = Vec::new();
+    let error = loop {
+        match within(SOON, "an answer at once", open(&url)).await {
+            Ok(store) => stores.push(store),
+            Err(error) => break error,
+        }
+        assert!(stores.len() < 6);
+    };
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
+    assert!(error.to_string().contains("max_connections"), "{error}");
+    // A waiter that finds no connection for messages says so too, and leaves no place behind.
+    granted(&stores[0], &claim("x", TTL)).await;
+    let waiting = within(SOON * 2, "an answer", stores[1].claim(&claim("x", TTL), Patience::Queue)).await;
+    assert_eq!(waiting.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(stores[0].inspect(None).await.unwrap()[0].waiters.is_empty());
+    drop(stores);
+    super::eventually(SOON, "there is room again", async || open(&url).await.is_ok()).await;
+    tokio::time::sleep(ms(1)).await;
+}

@@ -1,0 +1,163 @@
+//! Rows and transactions: what is written, who waits for whom, whose clock counts.
+
+use fencepost_core::{
+    claim::{Claimed, Patience, Renewal},
+    error::{Applied, ErrorKind},
+    store::Store,
+};
+use fencepost_servers::PostgresServer;
+
+use super::{SOON, TTL, claim, client, eventually, granted, migrated, ms, name, open, queued, renewed, within};
+
+/// Bytes of the write-ahead log so far.
+fn wal(server: &PostgresServer) -> u64 {
+    server.value("postgres", "SELECT pg_current_wal_insert_lsn() - '0/0'").parse().unwrap()
+}
+
+/// Locks a row for so long, as a session that was forgotten would.
+fn lock_row(server: &PostgresServer, lock: &str, seconds: f64) -> std::thread::JoinHandle<()> {
+    let hold = format!(
+        "BEGIN; SELECT FROM fencepost.locks WHERE name = '{lock}' FOR UPDATE; SELECT pg_sleep({seconds}); COMMIT"
+    );
+    let administrator = server.administrator();
+    std::thread::spawn(move || drop(administrator.sql("postgres", &hold)))
+}
+
+async fn row_is_locked(server: &PostgresServer) {
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    eventually(SOON, "the row is locked", async || server.value("postgres", sleeping) == "1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_try_writes_nothing() {
+    let server = migrated(&["autovacuum=off", "bgwriter_lru_maxpages=0"]).await;
+    let (a, b) = (client(&server).await, client(&server).await);
+    granted(&a, &claim("x", TTL)).await;
+    let try_once = async || assert!(matches!(b.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Busy(_))));
+    try_once().await; // the first look at the row may note that its writer has committed
+    server.sql("postgres", "CHECKPOINT");
+    let before = wal(&server);
+    for _ in 0..20 {
+        try_once().await;
+    }
+    // The server itself writes a record of running transactions now and then.
+    let written = wal(&server) - before;
+    assert!(written < 200, "{written} bytes for 20 busy tries");
+}
+
+/// A lease that runs out while a claim waits for the row has run out for that claim. `now()` is the time before the wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn t2_expiry_is_judged_after_the_wait_for_the_row() {
+    let server = migrated(&[]).await;
+    let (a, b) = (client(&server).await, client(&server).await);
+    let warm_up = claim("y", TTL);
+    granted(&a, &warm_up).await;
+    queued(&b, &claim("y", TTL)).await; // it listens from now on
+    granted(&a, &claim("x", ms(600))).await;
+    let holding = lock_row(&server, "x", 1.2);
+    row_is_locked(&server).await;
+    let late = claim("x", TTL);
+    let answer = b.claim(&late, Patience::Queue).await.unwrap();
+    assert!(matches!(answer, Claimed::Granted(_)), "{answer:?}");
+    holding.join().unwrap();
+}
+
+/// A forgotten transaction in somebody's console must not cost other leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn r1_a_row_that_somebody_else_has_locked_stops_no_other_renewal() {
+    let server = migrated(&[]).await;
+    let store = client(&server).await;
+    let claims = [claim("a", TTL), claim("b", TTL), claim("c", TTL)];
+    for claim in &claims {
+        granted(&store, claim).await;
+    }
+    let holding = lock_row(&server, "b", 1.0);
+    row_is_locked(&server).await;
+    let answers = within(ms(800), "renewals wait for nobody", store.renew(&claims)).await;
+    assert!(matches!(answers[0], Ok(Renewal::Renewed { .. })) && matches!(answers[2], Ok(Renewal::Renewed { .. })));
+    let locked = answers[1].as_ref().unwrap_err();
+    assert_eq!((locked.kind(), locked.applied()), (ErrorKind::Unavailable, Applied::No), "{locked}");
+    holding.join().unwrap();
+    assert!(matches!(renewed(&store, &claims[1]).await, Ok(Renewal::Renewed { .. })));
+}
+
+/// A claim that cannot have the row in time says so, and the connection goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_row_that_stays_locked_is_unavailable_and_not_busy() {
+    let server = migrated(&[]).await;
+    let store = super::open(&format!("{}?timeout=400ms", server.url("postgres"))).await.unwrap();
+    let holder = claim("x", TTL);
+    granted(&store, &holder).await;
+    store.release(&holder.holding).await.unwrap();
+    let holding = lock_row(&server, "x", 1.5);
+    row_is_locked(&server).await;
+    let error = store.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::No), "{error}");
+    granted(&store, &claim("y", TTL)).await;
+    holding.join().unwrap();
+}
+
+/// An hour back and an expiry taken off look the same: the lease lasts one TTL from the next look at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn t2_a_clock_that_went_back_costs_one_ttl() {
+    let server = migrated(&[]).await;
+    let (a, b) = (client(&server).await, client(&server).await);
+    granted(&a, &claim("x", ms(700))).await;
+    server.sql("postgres", "UPDATE fencepost.locks SET expires_at = expires_at + interval '1 hour'");
+    let waiter = claim("x", TTL);
+    queued(&b, &waiter).await;
+    within(SOON, "a dead holder's lock passes on", b.turn(&waiter)).await.unwrap();
+}
+
+/// Names that nobody uses are forgotten; their fences are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn f4_a_forgotten_names_fence_goes_on() {
+    let server = migrated(&[]).await;
+    let store = client(&server).await;
+    let mut last = 0;
+    for _ in 0..3 {
+        let holder = claim("x", TTL);
+        let fence = granted(&store, &holder).await.fence.unwrap().get();
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+        assert_eq!(server.value("postgres", "SELECT fencepost.tidy('fencepost', '0')"), "0", "it is held");
+        store.release(&holder.holding).await.unwrap();
+        assert_eq!(server.value("postgres", "SELECT fencepost.tidy('fencepost', '0')"), "1");
+    }
+    let refused = server.try_sql("postgres", "TRUNCATE fencepost.locks").unwrap_err();
+    assert!(refused.contains("fences"), "{refused}");
+}
+
+/// Settings of a role are meant for its other work: ours goes on under all of them.
+/// Source: pgmigrate 26; open-mercato 4364.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roles_time_limits_end_no_statement_of_ours() {
+    let server = migrated(&[]).await;
+    server.sql("postgres", "CREATE ROLE app LOGIN SUPERUSER");
+    let url = format!("postgres://app@{}/postgres", server.address());
+    for setting in [
+        "statement_timeout = '1ms'",
+        "lock_timeout = '1ms'",
+        "idle_in_transaction_session_timeout = '1ms'",
+        "idle_session_timeout = '200ms'",
+        "default_transaction_isolation = 'serializable'",
+        "synchronous_commit = off",
+        "timezone = 'Pacific/Kiritimati'",
+        "search_path = nowhere",
+        "client_encoding = 'LATIN1'",
+    ] {
+        server.sql("postgres", &format!("ALTER ROLE app SET {setting}"));
+    }
+    let (a, b) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+    let (holder, waiter) = (claim("이름", TTL), claim("이름", TTL));
+    granted(&a, &holder).await;
+    queued(&b, &waiter).await;
+    tokio::time::sleep(ms(500)).await;
+    assert!(matches!(renewed(&a, &holder).await, Ok(Renewal::Renewed { .. })));
+    let shown = a.inspect(Some(&name("이름"))).await.unwrap();
+    assert!(shown[0].holders[0].expires_in.unwrap() > TTL - SOON);
+    a.release(&holder.holding).await.unwrap();
+    within(SOON, "the turn comes", b.turn(&waiter)).await.unwrap();
+    let kept = "SELECT count(*) FROM pg_db_role_setting, unnest(setconfig) AS s WHERE s LIKE 'statement_timeout=1ms'";
+    assert_eq!(server.value("postgres", kept), "1", "the user's settings are as they were");
+}

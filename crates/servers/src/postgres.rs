@@ -1,0 +1,313 @@
+//! PostgreSQL servers of their own.
+
+mod protocol;
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    os::unix::{fs::chown, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+/// The user and group `nobody` of every Linux: PostgreSQL refuses to run as root.
+const NOBODY: u32 = 65534;
+
+/// For speed; a process that is killed loses nothing that was written to the kernel.
+const SETTINGS: &[&str] = &["fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=200"];
+
+/// A cluster of its own with the superuser `postgres`, whom it trusts, and the database `postgres`.
+#[derive(Debug)]
+pub struct PostgresServer {
+    address: SocketAddr,
+    settings: Vec<String>,
+    data: PathBuf,
+    _directory: TempDir,
+    process: Mutex<Option<Child>>,
+}
+
+/// The superuser, with a connection of its own for each statement.
+#[derive(Clone, Copy, Debug)]
+pub struct Administrator(SocketAddr);
+
+impl Administrator {
+    /// Sends one statement, or several. The rows are the last one's.
+    ///
+    /// # Panics
+    /// When the server refuses it.
+    pub fn sql(self, database: &str, text: &str) -> Rows {
+        self.try_sql(database, text).unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    /// Sends one statement, or several. The rows are the last one's.
+    ///
+    /// # Errors
+    /// What the server said.
+    pub fn try_sql(self, database: &str, text: &str) -> Result<Rows, String> {
+        protocol::query(self.0, database, text)
+    }
+}
+
+/// The rows of an answer, as text.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+impl PostgresServer {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// When the executables are missing, or the server does not answer.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with settings beyond the harness's own, as `name=value`.
+    ///
+    /// # Panics
+    /// As [`start`](PostgresServer::start).
+    pub fn start_with(settings: &[&str]) -> Self {
+        Self::on_new_data(settings, |data| {
+            let mut initdb = unprivileged("initdb");
+            initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]);
+            run(initdb.args(["--no-sync", "--wal-segsize=1"]));
+        })
+    }
+
+    /// Starts a standby of this server, which streams from it. `name` is what `synchronous_standby_names` knows it by.
+    ///
+    /// # Panics
+    /// As [`start`](PostgresServer::start).
+    pub fn standby(&self, name: &str) -> Self {
+        let primary = self.address;
+        let standby = Self::on_new_data(&[], |data| {
+            let mut copy = unprivileged("pg_basebackup");
+            copy.args(["-h", "127.0.0.1", "-p", &primary.port().to_string(), "-U", "postgres", "-c", "fast"]);
+            run(copy.arg("-D").arg(data).args(["--write-recovery-conf", "--no-sync", "--wal-method=stream"]));
+            let port = primary.port();
+            let connection =
+                format!("primary_conninfo = 'host=127.0.0.1 port={port} user=postgres application_name={name}'");
+            fs::write(data.join("postgresql.auto.conf"), connection).expect("the standby's directory");
+        });
+        standby.wait_for("SELECT count(*) = 1 FROM pg_stat_wal_receiver WHERE status = 'streaming'");
+        standby
+    }
+
+    /// Turns a standby into a primary, and waits until it is one.
+    ///
+    /// # Panics
+    /// When it does not become one.
+    pub fn promote(&self) {
+        self.sql("postgres", "SELECT pg_promote()");
+        self.wait_for("SELECT NOT pg_is_in_recovery()");
+    }
+
+    /// A database as SQL, as `pg_dump` writes it.
+    ///
+    /// # Panics
+    /// When it cannot be dumped.
+    pub fn dump(&self, database: &str) -> String {
+        let mut dump = unprivileged("pg_dump");
+        dump.args(["-h", "127.0.0.1", "-p", &self.address.port().to_string(), "-U", "postgres", "--inserts"]);
+        let text = String::from_utf8(run(dump.arg(database))).expect("a database in UTF-8");
+        // Commands of psql, which only psql understands.
+        text.lines().filter(|line| !line.starts_with('\\')).map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Demands a password of this role from now on.
+    ///
+    /// # Panics
+    /// When its data are gone.
+    pub fn demand_passwords_of(&self, role: &str) {
+        let file = self.data.join("pg_hba.conf");
+        let rules = fs::read_to_string(&file).expect("the server's data");
+        fs::write(&file, format!("host all {role} 127.0.0.1/32 scram-sha-256\n{rules}")).expect("the server's data");
+        self.sql("postgres", "SELECT pg_reload_conf()");
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of a database for clients.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@{}/{database}", self.address)
+    }
+
+    /// The process id of its first process while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Child::id)
+    }
+
+    /// Ends it as a crash does: all its processes at once, without a checkpoint. Its data stay.
+    pub fn kill(&self) {
+        if let Some(mut process) = self.process.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Not KILL, after which the shared memory and the other processes stay.
+            signal(process.id(), "QUIT");
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts it again on the same address with the data it had.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn launch(&self) {
+        assert!(self.try_launch(), "postgres does not answer: {}", self.log());
+    }
+
+    /// Who can go to another thread and send statements from there.
+    pub fn administrator(&self) -> Administrator {
+        Administrator(self.address)
+    }
+
+    /// As [`Administrator::sql`].
+    ///
+    /// # Panics
+    /// When the server refuses it.
+    pub fn sql(&self, database: &str, text: &str) -> Rows {
+        self.administrator().sql(database, text)
+    }
+
+    /// As [`Administrator::try_sql`].
+    ///
+    /// # Errors
+    /// What the server said.
+    pub fn try_sql(&self, database: &str, text: &str) -> Result<Rows, String> {
+        self.administrator().try_sql(database, text)
+    }
+
+    /// The first column of the first row.
+    ///
+    /// # Panics
+    /// When there is none, or the server refuses it.
+    pub fn value(&self, database: &str, text: &str) -> String {
+        let first = self.sql(database, text).into_iter().next().and_then(|row| row.into_iter().next());
+        first.flatten().unwrap_or_else(|| panic!("{text}: no value"))
+    }
+
+    /// What it wrote to its log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
+    }
+
+    fn on_new_data(settings: &[&str], make: impl Fn(&Path)) -> Self {
+        let settings: Vec<String> = SETTINGS.iter().chain(settings).map(|setting| (*setting).to_owned()).collect();
+        // Between looking for a free port and binding it another server may take it: try anew then.
+        for _ in 0..10 {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            if is_root() {
+                chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("the directory is ours");
+            }
+            let data = directory.path().join("data");
+            make(&data);
+            let server = Self {
+                address: free_address(),
+                settings: settings.clone(),
+                data,
+                _directory: directory,
+                process: Mutex::default(),
+            };
+            if server.try_launch() {
+                return server;
+            }
+            if !server.log().contains("could not bind") {
+                panic!("postgres does not start: {}", server.log());
+            }
+        }
+        panic!("postgres does not answer")
+    }
+
+    fn try_launch(&self) -> bool {
+        let log = fs::File::create(self.data.with_extension("log")).expect("a log");
+        let mut postgres = unprivileged("postgres");
+        postgres.arg("-D").arg(&self.data).args(["-p", &self.address.port().to_string()]);
+        // No socket file: the directory's name may be too long for one.
+        for setting in
+            self.settings.iter().map(String::as_str).chain(["listen_addresses=127.0.0.1", "unix_socket_directories="])
+        {
+            postgres.args(["-c", setting]);
+        }
+        let mut process =
+            postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("postgres can be run");
+        for _ in 0..1000 {
+            if self.try_sql("postgres", "SELECT 1").is_ok() {
+                *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
+                return true;
+            }
+            if process.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        signal(process.id(), "QUIT");
+        let _ = process.wait();
+        false
+    }
+
+    /// Waits for a condition that nothing announces.
+    ///
+    /// # Panics
+    /// When it does not come true within ten seconds.
+    pub fn wait_for(&self, condition: &str) {
+        for _ in 0..1000 {
+            let answer = self.try_sql("postgres", condition);
+            if answer.is_ok_and(|rows| rows.first().and_then(|row| row[0].as_deref()) == Some("t")) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{condition} did not come true: {}", self.log());
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An executable of the newest PostgreSQL, run as a user that PostgreSQL accepts.
+fn unprivileged(executable: &str) -> Command {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let newest = installed.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok()).max();
+        newest.map_or_else(PathBuf::new, |version| format!("/usr/lib/postgresql/{version}/bin").into())
+    });
+    let mut command = Command::new(directory.join(executable));
+    command.current_dir("/").env("LC_ALL", "C");
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+/// Runs to its end; answers what it wrote.
+fn run(command: &mut Command) -> Vec<u8> {
+    let output = command.output().expect("the package postgresql must be installed");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+}
+
+fn is_root() -> bool {
+    // The owner of what this process makes.
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    *ROOT.get_or_init(|| {
+        use std::os::unix::fs::MetadataExt;
+        tempfile::tempfile().and_then(|file| file.metadata()).is_ok_and(|made| made.uid() == 0)
+    })
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("an address")
+}

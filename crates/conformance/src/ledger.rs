@@ -10,6 +10,9 @@ use std::{
 use fencepost::{Acquired, Attempt, Correctness, Fence, Lease, Locks};
 use rustix::fs::{FlockOperation, flock};
 
+/// Short, so that the lock of a killed holder comes free while the test still runs.
+const TTL: Duration = Duration::from_secs(3);
+
 /// A number that holders add to. Every step is atomic, by a lock on the file that belongs to the resource alone.
 #[derive(Clone, Debug)]
 pub struct Ledger(PathBuf);
@@ -123,7 +126,7 @@ pub fn assert_rising(log: &Path) -> usize {
 }
 
 async fn taken(locks: &Locks<Correctness>, name: &str) -> Lease<Correctness> {
-    match locks.lock(name).acquire().await {
+    match locks.lock(name).ttl(TTL).acquire().await {
         Ok(Acquired(lease)) => lease,
         Ok(Attempt::Busy(busy)) => panic!("busy without a limit: {busy:?}"),
         Err(error) => panic!("{error}"),

@@ -1,5 +1,6 @@
 //! The places of the stores in this workspace.
 
+mod etcd;
 mod file;
 mod memory;
 mod postgres;
@@ -9,6 +10,7 @@ mod sentinel;
 use fencepost::registry;
 use fencepost_core::capabilities::Capabilities;
 
+pub use etcd::{EtcdSite, etcd};
 pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
 pub use postgres::{PostgresSite, postgres};

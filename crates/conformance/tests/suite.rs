@@ -19,3 +19,7 @@ mod redis {
 mod sentinel {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::sentinel);
 }
+
+mod etcd {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::etcd);
+}

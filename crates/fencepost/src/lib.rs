@@ -49,8 +49,8 @@
 //!
 //! # Features
 //!
-//! `file`, `postgres` and `redis`, all on by default, add the stores of those names. Features never change the behaviour
-//! of anything else. The memory store, for your own tests, is always there as `memory:NAME`.
+//! `etcd`, `file`, `postgres` and `redis`, all on by default, add the stores of those names. Features never change the
+//! behaviour of anything else. The memory store, for your own tests, is always there as `memory:NAME`.
 
 pub mod blocking;
 mod cell;

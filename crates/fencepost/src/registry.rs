@@ -15,6 +15,8 @@ use fencepost_core::{
 /// One line for each store; a feature decides whether it is built in.
 pub const SCHEMES: &[Scheme] = &[
     fencepost_core::memory::SCHEME,
+    #[cfg(feature = "etcd")]
+    fencepost_etcd::SCHEME,
     #[cfg(feature = "file")]
     fencepost_local::SCHEME,
     #[cfg(feature = "postgres")]

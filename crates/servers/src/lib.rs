@@ -3,11 +3,13 @@
 //!
 //! Tests, benchmarks and the fault laboratory share these; nothing here knows a lock.
 
+mod etcd;
 mod network;
 mod postgres;
 mod redis;
 mod sentinel;
 
+pub use etcd::EtcdCluster;
 pub use network::{Network, Weather};
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};

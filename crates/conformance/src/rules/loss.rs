@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fencepost::{Attempt, ErrorKind};
 use fencepost_core::{
-    capabilities::FreedOnDeath,
     claim::LossReason,
     clock::{BootClock, Clock, sleep},
 };
@@ -174,7 +173,6 @@ pub async fn l4_a_deletion_is_heard_without_asking(site: &dyn Site) -> Verdict {
     }
     site.tamper(Tampering::Delete(&name("x"))).await?;
     assert_eq!(reason_of_loss(&lease, SOON).await, LossReason::Deleted);
-    assert_ne!(site.capabilities().freed_on_death, FreedOnDeath::AfterSession);
     Ok(())
 }
 

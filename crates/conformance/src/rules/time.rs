@@ -27,7 +27,7 @@ pub async fn t1_a_deadline_counts_from_before_the_request(site: &dyn Site) -> Ve
     let locks = locks_at(site, &site.disturbed_url()?).await;
     drop(take(&locks, "warm-up", LONG).await);
     network.set(Weather::SlowReplies(ms(700)));
-    let ttl = ms(4000);
+    let ttl = ms(9000); // so long that no renewal is due before the answer, however slow the machine
     let before = now();
     let lease = take(&locks, "x", ttl).await;
     let deadline = lease.deadline().expect("a deadline");
@@ -111,10 +111,11 @@ pub async fn t1_a_handed_over_grant_counts_from_its_confirmation(site: &dyn Site
     a.release(&holder.holding).await.expect("a release");
     let grant = within(SOON, "the turn comes", b.turn(&waiter)).await.expect("a grant");
     assert!(grant.counted_from.moment() >= before && grant.counted_from.moment() <= now());
-    assert_eq!(grant.ttl, Some(SHORT));
+    let given = grant.ttl.expect("a TTL");
+    assert!(given >= SHORT, "asked for {SHORT:?}, granted {given:?}");
     let shown = b.inspect(Some(waiter.name())).await.expect("the listing");
     let shown = shown[0].holders[0].expires_in.expect("an expiry");
-    assert!(now().after(shown) >= grant.counted_from.moment().after(SHORT - ms(2)), "shorter than it was granted");
+    assert!(now().after(shown) >= grant.counted_from.moment().after(given - ms(2)), "shorter than it was granted");
     // Confirmed means conditional on the owner: once it is another's, the turn cannot come any more.
     assert!(matches!(renewed(&b, &waiter).await, Ok(Renewal::Renewed { .. })));
     Ok(())

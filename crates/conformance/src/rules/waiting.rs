@@ -61,7 +61,9 @@ pub async fn w1_a_dead_waiter_is_passed_over(site: &dyn Site) -> Verdict {
     let mut dead = Holder::start(site).await;
     let (a, b) = (locks(site).await, locks(site).await);
     let held = take(&a, "x", LONG).await;
-    dead.start_acquiring("x", LONG).await;
+    // Where places hang on a session, that of a dead one lasts as long.
+    let ttl = if site.capabilities().freed_on_death == FreedOnDeath::AfterSession { SHORT } else { LONG };
+    dead.start_acquiring("x", ttl).await;
     eventually(SOON, "it waits", async || waiters(a.store(), "x").await == 1).await;
     let next = start_waiting(&b, "x", LONG).await;
     dead.kill();

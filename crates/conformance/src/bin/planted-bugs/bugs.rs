@@ -1,12 +1,13 @@
 //! The bugs: each is one that a lock library has had, or that the rules were written against.
 
 mod command;
+mod etcd;
 mod foundations;
 mod mended;
 mod postgres;
 
 /// Every bug there is, a list for each part of the project.
-pub(crate) const BUGS: &[&[Bug]] = &[command::BUGS, foundations::BUGS, mended::BUGS, postgres::BUGS];
+pub(crate) const BUGS: &[&[Bug]] = &[command::BUGS, etcd::BUGS, foundations::BUGS, mended::BUGS, postgres::BUGS];
 
 /// A bug, and the test that must find it.
 pub(crate) struct Bug {

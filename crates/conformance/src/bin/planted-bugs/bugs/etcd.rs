@@ -1,0 +1,74 @@
+//! What the store over an etcd cluster could get wrong.
+
+use super::{Bug, suite};
+
+pub(crate) const BUGS: &[Bug] = &[
+    Bug {
+        name: "etcd: a deadline counts from the receipt of the answer",
+        rule: "T1",
+        file: "crates/etcd/src/session.rs",
+        find: "state: Mutex::new(State { answered: sent,",
+        replace: "state: Mutex::new(State { answered: Sent::now(&*self.clock),",
+        test: suite("etcd::t1_a_deadline_counts_from_before_the_request"),
+    },
+    Bug {
+        name: "etcd: the revision of the answer is the fence",
+        rule: "F1",
+        file: "crates/etcd/src/queue.rs",
+        find: "None => Standing::First { own: kv, seen },",
+        replace: "None => Standing::First { own: KeyValue { create_revision: seen, ..kv }, seen },",
+        test: suite("etcd::o2_a_repeated_claim_answers_as_the_first"),
+    },
+    Bug {
+        name: "etcd: a release removes whatever claim is the first",
+        rule: "O2",
+        file: "crates/etcd/src/store.rs",
+        find: "Some(leaving) => self.queue.sessions.delete(&leaving).await.map_err(failed)?,",
+        replace: "Some(_) => match self.queue.first(name).await.map_err(failed)? {
+                Some(first) => self.queue.remove(&first).await.map_err(failed)?,
+                None => false,
+            },",
+        test: suite("etcd::o2_a_stale_release_changes_nothing"),
+    },
+    Bug {
+        name: "etcd: a holder does not watch its own key",
+        rule: "L4",
+        file: "crates/etcd/src/ears.rs",
+        find: "self.watch(id, Watch { key, from: seen + 1, listener: Listener::Holder(owner), number: None });",
+        replace: "let _ = (key, seen);",
+        test: suite("etcd::l4_a_deletion_is_heard_without_asking"),
+    },
+    Bug {
+        name: "etcd: a renewal believes the keep-alive and does not look for the key",
+        rule: "O2",
+        file: "crates/etcd/src/renewal.rs",
+        find: "let Some(key) = key else { return Ok(Renewal::Lost(queue.who_has_it_now(claim.name()).await?)) };",
+        replace: "let lease = session.as_ref().map_or(0, |session| session.id);
+    let key = key.unwrap_or(KeyValue { lease, ..Default::default() });",
+        test: suite("etcd::o2_a_stale_renewal_changes_nothing"),
+    },
+    Bug {
+        name: "etcd: a grant that nobody renews lives as long as its session",
+        rule: "T3",
+        file: "crates/etcd/src/ledger.rs",
+        find: "Stage::Held { until, .. } => (until.after(limits.not_renewed), now),",
+        replace: "Stage::Held { .. } => continue,",
+        test: suite("etcd::t3_a_ttl_is_neither_zero_nor_truncated"),
+    },
+    Bug {
+        name: "etcd: a waiter that is called and does not come blocks the queue",
+        rule: "W1",
+        file: "crates/etcd/src/ledger.rs",
+        find: "Stage::Wanted { unattended: Some(since) } => (since.after(limits.unattended), now),",
+        replace: "Stage::Wanted { unattended: Some(_) } => continue,",
+        test: suite("etcd::w1_a_waiter_that_forgot_its_turn_is_passed_over"),
+    },
+    Bug {
+        name: "etcd: a grant that was handed over counts from an older keep-alive",
+        rule: "T1",
+        file: "crates/etcd/src/store.rs",
+        find: "        let (counted_from, ttl) = session.granted();\n        // An old",
+        replace: "        let (counted_from, ttl) = session.granted();\n        let counted_from = fencepost_core::clock::Sent::at(fencepost_core::clock::Moment::from_nanos(\n            counted_from.moment().as_nanos().saturating_sub(2_000_000_000),\n        ));\n        // An old",
+        test: suite("etcd::t1_a_handed_over_grant_counts_from_its_confirmation"),
+    },
+];

@@ -1,0 +1,100 @@
+//! What a claim's key holds: JSON that people can read with `etcdctl get`. Nothing is decided by it but the mode.
+
+use fencepost_core::{
+    claim::{Claimant, Holder, Mode, Waiter},
+    fence::Fence,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{api::KeyValue, config::Recipe, failure::Failure, keys};
+
+/// The version of this layout. One that is newer is refused rather than misread.
+const VERSION: u32 = 1;
+
+/// A claim as it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    #[serde(rename = "v")]
+    version: u32,
+    #[serde(default)]
+    mode: Mode,
+    #[serde(flatten)]
+    claimant: Claimant,
+    /// When it was asked for, on the claimant's clock.
+    #[serde(default)]
+    since_unix_ms: Option<u64>,
+}
+
+impl Record {
+    pub(crate) fn new(mode: Mode, claimant: &Claimant, since_unix_ms: u64) -> Self {
+        Self { version: VERSION, mode, claimant: claimant.clone(), since_unix_ms: Some(since_unix_ms) }
+    }
+
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        // Strings, numbers and a list of strings always serialize.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads a claim. Those of etcd's own clients hold nothing, and are exclusive.
+    pub(crate) fn read(kv: &KeyValue, recipe: Recipe) -> Result<Self, Failure> {
+        match serde_json::from_slice::<Self>(&kv.value) {
+            Ok(record) if record.version == VERSION => Ok(record),
+            Err(_) if recipe == Recipe::Etcd => {
+                let claimant = Claimant {
+                    host: "unknown".into(),
+                    user: "a client of etcd's own recipe".into(),
+                    ..Default::default()
+                };
+                Ok(Self { version: VERSION, mode: Mode::Exclusive, claimant, since_unix_ms: None })
+            }
+            _ => Err(Failure::foreign(&kv.key)),
+        }
+    }
+
+    pub(crate) fn holder(self, kv: &KeyValue) -> Holder {
+        Holder {
+            claimant: self.claimant,
+            owner: keys::owner(&kv.key),
+            mode: self.mode,
+            fence: fence(kv),
+            since_unix_ms: self.since_unix_ms,
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn waiter(self) -> Waiter {
+        Waiter { claimant: self.claimant, mode: self.mode, since_unix_ms: self.since_unix_ms }
+    }
+}
+
+/// The fence of a claim: the revision that created its key. The revision in an answer's header is another one as soon
+/// as somebody else writes.
+pub(crate) fn fence(kv: &KeyValue) -> Option<Fence> {
+    Fence::new(u64::try_from(kv.create_revision).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(value: &[u8]) -> KeyValue {
+        KeyValue { key: b"k".to_vec(), value: value.to_vec(), create_revision: 7, ..Default::default() }
+    }
+
+    #[test]
+    fn a_record_reads_back_and_nothing_foreign_does() {
+        let claimant =
+            Claimant { host: "h\n\"".into(), pid: 7, user: "이".into(), labels: vec![("a".into(), "b".into())] };
+        let record = Record::new(Mode::Exclusive, &claimant, 1_700_000_000_000);
+        let kv = stored(&record.to_json());
+        assert_eq!(Record::read(&kv, Recipe::Fencepost).unwrap(), record);
+        let holder = record.holder(&kv);
+        assert_eq!((holder.claimant, holder.fence), (claimant, Fence::new(7)));
+        for foreign in ["", "x", "{}", "7", r#"{"v":2,"host":"h","pid":1,"user":"u"}"#] {
+            assert!(Record::read(&stored(foreign.as_bytes()), Recipe::Fencepost).is_err(), "{foreign}");
+        }
+        assert!(Record::read(&stored(b""), Recipe::Etcd).is_ok());
+        let newer = stored(br#"{"v":2,"host":"h","pid":1,"user":"u"}"#);
+        assert!(Record::read(&newer, Recipe::Etcd).is_err(), "ours, and newer than we can read");
+    }
+}

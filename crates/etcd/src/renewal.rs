@@ -1,0 +1,98 @@
+//! Renewals: one keep-alive for a session, and one read of the keys that are to be renewed.
+//!
+//! A keep-alive proves that the session lives, as far as the member that answered knows; a stuck leader answers for one
+//! that is gone. The read goes through the cluster's majority and proves that the claim is there. Both are wanted (L4).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use fencepost_core::{
+    claim::{Claim, LossReason, Renewal},
+    clock::Sent,
+    error::{Error, Operation},
+    name::LockName,
+};
+
+use crate::{
+    api::{KeyValue, TxnRequest, exactly, revision},
+    failure::{Failure, Sort},
+    queue::Queue,
+    session::Session,
+};
+
+/// Claims whose keys are read in one transaction; etcd takes up to 128 operations by default.
+pub(crate) const BATCH: usize = 100;
+
+/// One answer for each claim, in order.
+pub(crate) async fn renew(queue: &Queue, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+    let sessions: Vec<_> = claims.iter().map(|claim| queue.ledger.session(claim.owner())).collect();
+    let (keys, kept) = tokio::join!(read(queue, claims), keep_all(queue, &sessions));
+    let keys = match keys {
+        Ok(keys) => keys,
+        Err(failure) => return claims.iter().map(|claim| Err(failed(&failure, claim.name()))).collect(),
+    };
+    let mut answers = Vec::with_capacity(claims.len());
+    for ((claim, session), key) in claims.iter().zip(sessions).zip(keys) {
+        let answer = answer(queue, claim, session, key, &kept).await;
+        answers.push(answer.map_err(|failure| failed(&failure, claim.name())));
+    }
+    answers
+}
+
+async fn answer(
+    queue: &Queue,
+    claim: &Claim,
+    session: Option<Arc<Session>>,
+    key: Option<KeyValue>,
+    kept: &BTreeMap<i64, Result<(), Failure>>,
+) -> Result<Renewal, Failure> {
+    let Some(key) = key else { return Ok(Renewal::Lost(queue.who_has_it_now(claim.name()).await?)) };
+    // Nobody here has claimed it, or somebody wrote to it who is not of this session.
+    let Some(session) = session.filter(|session| session.id == key.lease) else {
+        return Ok(Renewal::Lost(LossReason::TakenOver));
+    };
+    match kept.get(&session.id) {
+        Some(Ok(())) => {
+            let (counted_from, ttl) = session.granted();
+            queue.ledger.renewed(claim.owner(), counted_from.moment().after(ttl));
+            Ok(Renewal::Renewed { counted_from, ttl })
+        }
+        Some(Err(failure)) if failure.sort == Sort::SessionGone => Ok(Renewal::Lost(LossReason::SessionExpired)),
+        Some(Err(failure)) => Err(failure.clone()),
+        None => Err(Failure::puzzling()),
+    }
+}
+
+/// The keys of the claims as the cluster has them now.
+async fn read(queue: &Queue, claims: &[Arc<Claim>]) -> Result<Vec<Option<KeyValue>>, Failure> {
+    let reads = claims.iter().map(|claim| exactly(&queue.keys.claim(claim.name(), claim.owner())).bare().op());
+    let txn = TxnRequest { success: reads.collect(), ..Default::default() };
+    let answer = queue.link.txn(txn).await?.message;
+    let seen = revision(&answer.header);
+    let keys: Vec<_> = answer.ranges().map(|read| read.kvs.into_iter().next()).collect();
+    if keys.len() != claims.len() {
+        return Err(Failure::puzzling());
+    }
+    for (claim, _) in claims.iter().zip(&keys).filter(|(_, key)| key.is_some()) {
+        queue.ledger.seen(claim.owner(), seen);
+    }
+    Ok(keys)
+}
+
+async fn keep_all(queue: &Queue, sessions: &[Option<Arc<Session>>]) -> BTreeMap<i64, Result<(), Failure>> {
+    let each: BTreeMap<_, _> = sessions.iter().flatten().map(|session| (session.id, session.clone())).collect();
+    let since = Sent::now(&*queue.clock).moment();
+    let mut kept = BTreeMap::new();
+    for (id, session) in each {
+        // Batches of one session come together: a keep-alive of a moment ago serves them all.
+        let ttl = session.granted().1;
+        let recent = fencepost_core::clock::Moment::from_nanos(
+            since.as_nanos().saturating_sub(u64::try_from((ttl / 60).as_nanos()).unwrap_or(u64::MAX)),
+        );
+        kept.insert(id, queue.sessions.kept(&session, recent).await);
+    }
+    kept
+}
+
+fn failed(failure: &Failure, name: &LockName) -> Error {
+    failure.error(Operation::Renew, Some(name))
+}

@@ -1,0 +1,288 @@
+//! The store over an etcd cluster.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use fencepost_core::{
+    backoff::Backoff,
+    capabilities::Capabilities,
+    claim::{Busy, Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
+    clock::{self, BootClock, Clock},
+    error::{Applied, Error, ErrorKind, Operation},
+    fence::Fence,
+    name::{LockName, Namespace},
+    purpose::{Correctness, TypedStore},
+    store::{BoxFuture, LossReporter, Store},
+};
+use futures_util::future::join_all;
+
+use crate::{
+    api::{KeyValue, below},
+    config::EtcdConfig,
+    ears::Ears,
+    failure::{Failure, Sort},
+    keys::Keys,
+    ledger::Ledger,
+    link::Link,
+    queue::{Place, Queue, Standing, Taken},
+    record::{self, Record},
+    renewal,
+    session::{Session, Sessions},
+    survey,
+};
+
+/// A waiter looks for itself after this, should no watch have told it.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Locks in an etcd cluster. Of the class [`Correctness`]: the fence is the create revision of the holder's key.
+///
+/// Dropping it ends its background work; grants then end by their TTL.
+pub struct EtcdStore {
+    queue: Queue,
+    ears: Ears,
+    clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+}
+
+impl EtcdStore {
+    /// Connects to one of the members, and looks whether a majority answers and our keys may be read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::PermissionDenied`] or [`ErrorKind::Misconfigured`], within the
+    /// limits of `config`.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open(config: &EtcdConfig, namespace: &Namespace) -> Result<Self, Error> {
+        Self::open_with_clock(config, namespace, BootClock::shared()).await
+    }
+
+    /// As [`open`](EtcdStore::open), with leases counted on `clock`.
+    ///
+    /// # Errors
+    /// As for [`open`](EtcdStore::open).
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open_with_clock(
+        config: &EtcdConfig,
+        namespace: &Namespace,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let link = Arc::new(Link::new(config, clock.clone())?);
+        let keys = Keys::new(namespace, config.recipe);
+        let greeting = link.range(below(&keys.all()).bare().limited(1)).await;
+        greeting.map_err(|failure| failure.error(Operation::Open, None))?;
+        let ledger = Arc::new(Ledger::default());
+        let sessions = Sessions::new(link.clone(), keys.clone(), clock.clone(), ledger.clone());
+        let ears = Ears::open(link.clone(), ledger.clone(), clock.clone());
+        let queue = Queue { link, keys, recipe: config.recipe, ledger, sessions, clock: clock.clone() };
+        Ok(Self { queue, ears, clock, capabilities: crate::capabilities() })
+    }
+
+    async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
+        let name = only_exclusive(&claim.holding)?;
+        let taken = match patience {
+            Patience::Once => self.queue.take_if_free(claim).await,
+            Patience::Queue => self.queue.take_place(claim).await,
+        };
+        let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
+        let Taken { standing, session, busy } = taken.map_err(failed)?;
+        match standing {
+            Standing::First { own, seen } => {
+                self.believe(claim, &own, seen, &session).map(Claimed::Granted).map_err(failed)
+            }
+            Standing::Behind(_) => Ok(Claimed::Queued(self.with_expiry(busy).await)),
+            Standing::Gone => Ok(Claimed::Busy(self.with_expiry(busy).await)),
+        }
+    }
+
+    /// For people, who can do without it when the cluster does not tell.
+    async fn with_expiry(&self, busy: Busy) -> Busy {
+        busy
+    }
+
+    /// The claim was seen to be the first. What it counts from is the session's (T1).
+    fn believe(&self, claim: &Claim, own: &KeyValue, seen: i64, session: &Arc<Session>) -> Result<Grant, Failure> {
+        let (counted_from, ttl) = session.granted();
+        // An old session's claim must not be believed: nobody keeps it alive.
+        if own.lease != session.id || !self.queue.ledger.hold(claim.owner(), counted_from.moment().after(ttl), seen) {
+            return Err(Failure::session_lost());
+        }
+        self.ears.holding(*claim.owner(), own.key.as_slice().into());
+        Ok(Grant::new(counted_from, Some(ttl), record::fence(own)))
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
+        let name = only_exclusive(&claim.holding)?;
+        self.wait_for_turn(claim, name).await.map_err(|failure| failure.error(Operation::Wait, Some(name)))
+    }
+
+    async fn wait_for_turn(&self, claim: &Claim, name: &LockName) -> Result<Grant, Failure> {
+        let mut pauses = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+        let mut place: Option<Place> = None;
+        loop {
+            let since = self.clock.now();
+            self.queue.ledger.unattended(claim.owner(), None);
+            let Some(session) = self.queue.ledger.session(claim.owner()).filter(|session| !session.is_lost()) else {
+                // Its session ended, and its place in the queue with it, or nobody has claimed it yet.
+                match self.queue.take_place(claim).await? {
+                    Taken { standing: Standing::First { own, seen }, session, .. } => {
+                        return self.believe(claim, &own, seen, &session);
+                    }
+                    _ => continue,
+                }
+            };
+            // Confirmed in one go: that the claim is there and the first, and that the session lives (T1).
+            let created = place.as_ref().map(|place| place.created);
+            let standing = match created {
+                None => self.queue.look(name, claim.owner(), None).await?,
+                Some(_) => {
+                    let look = self.queue.look(name, claim.owner(), created);
+                    let (standing, kept) = tokio::join!(look, self.queue.sessions.kept(&session, since));
+                    match kept {
+                        Err(failure) if failure.sort == Sort::SessionGone => continue,
+                        Err(failure) => return Err(failure),
+                        Ok(()) => standing?,
+                    }
+                }
+            };
+            let next = match standing {
+                Standing::First { own, seen } => {
+                    if created.is_none() {
+                        self.queue.sessions.kept(&session, since).await?;
+                    }
+                    return self.believe(claim, &own, seen, &session);
+                }
+                Standing::Behind(next) => next,
+                Standing::Gone => {
+                    // Deleted by somebody: a new place, at the end.
+                    place = None;
+                    self.queue.take_place(claim).await?;
+                    continue;
+                }
+            };
+            if place.as_ref().is_some_and(|place| place.before == next.before) {
+                // Rung for nothing: the watch is in trouble.
+                clock::sleep(&*self.clock, pauses.pause()).await;
+            }
+            let before = self.ears.watch(*claim.owner(), &next.before, next.seen + 1);
+            place = Some(next);
+            tokio::select! {
+                () = before.rung() => {}
+                () = session.lost() => {}
+                () = clock::sleep(&*self.clock, LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
+        let name = only_exclusive(holding)?;
+        let failed = |failure: Failure| failure.error(Operation::Release, Some(name));
+        self.ears.not_holding(holding.owner);
+        let removed = match self.queue.ledger.leave(&holding.owner, self.clock.now()) {
+            Some(leaving) => self.queue.sessions.delete(&leaving).await.map_err(failed)?,
+            None => {
+                let key = self.queue.keys.claim(name, &holding.owner);
+                self.queue.link.delete(&key).await.map_err(failed)?
+            }
+        };
+        self.queue.ledger.forget(&holding.owner);
+        if removed {
+            return Ok(Release::Released);
+        }
+        let first = self.queue.first(name).await.map_err(failed)?;
+        Ok(if first.is_some() { Release::HeldByOther } else { Release::AlreadyExpired })
+    }
+
+    async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {
+        let failed = |failure: Failure| failure.error(Operation::Force, Some(name));
+        loop {
+            let Some(first) = self.queue.first(name).await.map_err(failed)? else { return Ok(Forced::NotHeld) };
+            let fence = record::fence(&first);
+            if if_fence.is_some() && if_fence != fence {
+                return Ok(Forced::OtherFence(fence));
+            }
+            let holder = Record::read(&first, self.queue.recipe).map_err(failed)?.holder(&first);
+            // On condition of what was read: the next holder must not lose it.
+            if self.queue.remove(&first).await.map_err(failed)? {
+                return Ok(Forced::Broken(Some(holder)));
+            }
+        }
+    }
+}
+
+fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
+    match holding.wants() {
+        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
+        _ => {
+            let said = "etcd gives one exclusive lock per claim, neither shared ones nor permits nor several at once";
+            let failure = Failure::new(ErrorKind::Unsupported, Applied::No, said);
+            Err(failure.error(Operation::Claim, Some(holding.name())))
+        }
+    }
+}
+
+impl Store for EtcdStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
+        Box::pin(self.take(claim, patience))
+    }
+
+    fn turn<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Error>> {
+        Box::pin(self.wait(claim))
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
+        Box::pin(async move {
+            let batches = claims.chunks(renewal::BATCH).map(|batch| renewal::renew(&self.queue, batch));
+            join_all(batches).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn release<'a>(&'a self, holding: &'a Holding) -> BoxFuture<'a, Result<Release, Error>> {
+        Box::pin(self.give_back(holding))
+    }
+
+    fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
+        Box::pin(async move {
+            let states = survey::inspect(&self.queue, only).await;
+            states.map_err(|failure| failure.error(Operation::Inspect, only))
+        })
+    }
+
+    fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
+        Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn report_losses(&self, to: LossReporter) {
+        self.queue.ledger.report_to(to);
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.queue.sessions.close().await;
+            self.queue.link.close();
+        })
+    }
+}
+
+impl TypedStore for EtcdStore {
+    type Serves = Correctness;
+}
+
+impl Drop for EtcdStore {
+    fn drop(&mut self) {
+        // Their tasks hold the sessions, not the store.
+        self.queue.sessions.abandon();
+        self.queue.link.close();
+    }
+}
+
+impl fmt::Debug for EtcdStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdStore").field("keys", &self.queue.keys).finish_non_exhaustive()
+    }
+}

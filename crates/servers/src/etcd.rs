@@ -1,0 +1,294 @@
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// An etcd cluster of its own, of one member or several, with its data in memory where the system allows it.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<Member>,
+    settings: Vec<String>,
+    tls: bool,
+    directory: TempDir,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    client: SocketAddr,
+    peer: SocketAddr,
+    /// Serves health and metrics without TLS and without a login.
+    metrics: SocketAddr,
+    /// Where its data are; another place after a restore.
+    data: Mutex<PathBuf>,
+    process: Mutex<Option<Child>>,
+}
+
+impl Member {
+    fn process(&self) -> MutexGuard<'_, Option<Child>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn data(&self) -> MutexGuard<'_, PathBuf> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EtcdCluster {
+    /// Starts a cluster of so many members and waits until it takes writes.
+    ///
+    /// # Panics
+    /// When the executable is missing, or the cluster does not answer.
+    pub fn start(members: usize) -> Self {
+        Self::start_with(members, &[])
+    }
+
+    /// Starts one with settings beyond the harness's own, as on the command line. With a certificate among them, clients
+    /// speak TLS.
+    ///
+    /// # Panics
+    /// As [`start`](EtcdCluster::start).
+    pub fn start_with(members: usize, settings: &[&str]) -> Self {
+        let tls = settings.iter().any(|setting| setting.starts_with("--cert-file"));
+        // Between looking for a free port and binding it another server may take it: try anew then.
+        for _ in 0..10 {
+            let directory = directory();
+            let members = (0..members).map(|number| member(number, directory.path())).collect();
+            let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+            let cluster = Self { members, settings, tls, directory };
+            (0..cluster.members.len()).for_each(|member| cluster.spawn(member));
+            if (0..cluster.members.len()).all(|member| cluster.is_healthy_soon(member)) {
+                return cluster;
+            }
+        }
+        panic!("etcd does not answer")
+    }
+
+    /// How many members it has, running or not.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Where a member listens to clients.
+    pub fn address(&self, member: usize) -> SocketAddr {
+        self.members[member].client
+    }
+
+    /// The cluster's URL for clients.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.members.iter().map(|member| member.client.to_string()).collect();
+        format!("{}://{}", if self.tls { "etcds" } else { "etcd" }, hosts.join(","))
+    }
+
+    /// The process id of a member while it runs.
+    pub fn pid(&self, member: usize) -> Option<u32> {
+        self.members[member].process().as_ref().map(Child::id)
+    }
+
+    /// Ends a member as `kill -9` does. Its data stay.
+    pub fn kill(&self, member: usize) {
+        if let Some(mut process) = self.members[member].process().take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts a member that was killed, with the data it had, without waiting for it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn launch(&self, member: usize) {
+        self.spawn(member);
+    }
+
+    /// Waits until a member takes writes.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_for(&self, member: usize) {
+        assert!(self.is_healthy_soon(member), "etcd does not answer");
+    }
+
+    /// Stops a member as a frozen machine would stop: connections stay open and nothing is answered.
+    pub fn pause(&self, member: usize) {
+        self.signal(member, Signal::STOP);
+    }
+
+    /// Lets a paused member run on.
+    pub fn resume(&self, member: usize) {
+        self.signal(member, Signal::CONT);
+    }
+
+    /// The member that leads, as it says itself.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.members.len()).find(|member| self.metric(*member, "etcd_server_is_leader") == Some(1.0))
+    }
+
+    /// Waits for a leader.
+    ///
+    /// # Panics
+    /// When there is none after ten seconds.
+    pub fn wait_for_leader(&self) -> usize {
+        for _ in 0..500 {
+            if let Some(leader) = self.leader() {
+                return leader;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the cluster has no leader")
+    }
+
+    /// A number from a member's own metrics; `None` when it does not answer.
+    pub fn metric(&self, member: usize, name: &str) -> Option<f64> {
+        let text = get(self.members[member].metrics, "/metrics").ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        line.trim().parse().ok()
+    }
+
+    /// Runs `etcdctl` against the running members and answers what it printed.
+    ///
+    /// # Panics
+    /// When the executable is missing, or it fails.
+    pub fn etcdctl(&self, arguments: &[&str]) -> String {
+        let output = self.etcdctl_command(arguments).output().expect("the package etcd-client must be installed");
+        assert!(output.status.success(), "etcdctl {arguments:?}: {}", complaint(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// `etcdctl` with these arguments, to be run as the caller likes.
+    pub fn etcdctl_command(&self, arguments: &[&str]) -> Command {
+        let running = self.members.iter().filter(|member| member.process().is_some());
+        let endpoints: Vec<_> = running.map(|member| member.client.to_string()).collect();
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", endpoints.join(",")).args(arguments);
+        command
+    }
+
+    /// Saves a snapshot of the cluster's data.
+    ///
+    /// # Panics
+    /// When `etcdctl` fails.
+    pub fn snapshot(&self) -> PathBuf {
+        let path = self.directory.path().join("snapshot.db");
+        let address = self.members[0].client.to_string();
+        let _ = std::fs::remove_file(&path);
+        self.etcdctl(&["--endpoints", &address, "snapshot", "save", &path.to_string_lossy()]);
+        path
+    }
+
+    /// Ends all members and starts them again with the data of a snapshot: the cluster as it was then.
+    ///
+    /// # Panics
+    /// When `etcdctl` fails, or the cluster does not answer.
+    pub fn restore(&self, snapshot: &Path) {
+        let cluster = self.initial_cluster();
+        for (number, member) in self.members.iter().enumerate() {
+            self.kill(number);
+            let data = tempfile::tempdir_in(self.directory.path()).expect("a directory").keep().join("data");
+            let (name, peer) = (&*member.name, format!("http://{}", member.peer));
+            let data_text = data.to_string_lossy().into_owned();
+            let what = ["snapshot", "restore", &snapshot.to_string_lossy(), "--name", name, "--data-dir", &data_text]
+                .map(str::to_owned);
+            let whose = ["--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer].map(str::to_owned);
+            let arguments: Vec<&str> = what.iter().chain(&whose).map(String::as_str).collect();
+            self.etcdctl(&arguments);
+            *member.data() = data;
+        }
+        (0..self.members.len()).for_each(|member| self.spawn(member));
+        (0..self.members.len()).for_each(|member| self.wait_for(member));
+    }
+
+    fn initial_cluster(&self) -> String {
+        let peers: Vec<_> =
+            self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peer)).collect();
+        peers.join(",")
+    }
+
+    fn spawn(&self, number: usize) {
+        let member = &self.members[number];
+        let scheme = if self.tls { "https" } else { "http" };
+        let (client, peer) = (format!("{scheme}://{}", member.client), format!("http://{}", member.peer));
+        // One member alone elects itself after the election timeout; several on a busy machine need a longer one.
+        let (heartbeat, election) = if self.members.len() == 1 { ("20", "200") } else { ("60", "600") };
+        let process = Command::new("etcd")
+            .args(["--name", &member.name, "--data-dir", &member.data().to_string_lossy()])
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &self.initial_cluster(), "--initial-cluster-state", "new"])
+            .args(["--listen-metrics-urls", &format!("http://{}", member.metrics)])
+            .args(["--heartbeat-interval", heartbeat, "--election-timeout", election])
+            .args(["--logger", "zap", "--log-level", "error"])
+            .args(&self.settings)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the package etcd-server must be installed");
+        *member.process() = Some(process);
+    }
+
+    fn is_healthy_soon(&self, number: usize) -> bool {
+        let member = &self.members[number];
+        for _ in 0..1500 {
+            if get(member.metrics, "/health").is_ok_and(|text| text.contains("\"true\"")) {
+                return true;
+            }
+            let ended = |process: &mut Child| process.try_wait().is_ok_and(|ended| ended.is_some());
+            if member.process().as_mut().is_none_or(ended) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    fn signal(&self, member: usize, signal: Signal) {
+        let pid = self.pid(member).and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("the member runs");
+        kill_process(pid, signal).expect("a process of ours");
+    }
+}
+
+impl Drop for EtcdCluster {
+    fn drop(&mut self) {
+        (0..self.members.len()).for_each(|member| self.kill(member));
+    }
+}
+
+/// etcd waits for the disk at each write, which says nothing about a lock: in memory where there is such a place.
+fn directory() -> TempDir {
+    let builder = || tempfile::Builder::new().prefix("etcd-").to_owned();
+    builder().tempdir_in("/dev/shm").or_else(|_| builder().tempdir()).expect("a temporary directory")
+}
+
+fn member(number: usize, directory: &Path) -> Member {
+    let name = format!("m{number}");
+    let data = Mutex::new(directory.join(&name));
+    let (client, peer, metrics) = (free_address(), free_address(), free_address());
+    Member { name, client, peer, metrics, data, process: Mutex::default() }
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("an address")
+}
+
+fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn complaint(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

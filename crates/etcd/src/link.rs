@@ -109,7 +109,7 @@ impl Link {
                 .map_err(unusable)?
                 .connect_timeout(config.connect_timeout)
                 .http2_keep_alive_interval(config.timeout / 2)
-                .keep_alive_timeout(config.timeout / 2)
+                .keep_alive_timeout(config.timeout)
                 .keep_alive_while_idle(false)
                 .tcp_nodelay(true);
             if let Some(tls) = &tls {

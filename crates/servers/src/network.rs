@@ -8,8 +8,9 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinHandle,
+    time::Sleep,
 };
 
 /// What the network does to what passes.
@@ -90,17 +91,35 @@ enum Way {
     Reply,
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>, way: Way) {
-    let mut buffer = vec![0; 16 * 1024];
-    while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        let now = *weather.borrow_and_update();
-        match (now, way) {
-            (Weather::SlowReplies(delay), Way::Reply) => tokio::time::sleep(delay).await,
-            // What is lost on a connection stays lost: bytes after a gap would be another protocol.
-            (Weather::LostReplies, Way::Reply) | (Weather::Silence, _) => return std::future::pending().await,
-            _ => {}
+/// Reads on while what came before is still on its way, as a long line does: delays do not add up.
+async fn pass(mut from: OwnedReadHalf, to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>, way: Way) {
+    let (on_its_way, arriving) = mpsc::unbounded_channel();
+    let reading = async move {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            let now = *weather.borrow_and_update();
+            let delay = match (now, way) {
+                (Weather::SlowReplies(delay), Way::Reply) => delay,
+                // What is lost on a connection stays lost: bytes after a gap would be another protocol.
+                (Weather::LostReplies, Way::Reply) | (Weather::Silence, _) => return std::future::pending().await,
+                _ => Duration::ZERO,
+            };
+            let arrival = tokio::time::sleep(delay);
+            let _ = on_its_way.send((arrival, buffer[..length].to_vec())); // nobody reads what cannot be written
         }
-        if to.write_all(&buffer[..length]).await.is_err() {
+        drop(on_its_way);
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = reading => {}
+        () = arrive(arriving, to) => {}
+    }
+}
+
+async fn arrive(mut arriving: mpsc::UnboundedReceiver<(Sleep, Vec<u8>)>, mut to: OwnedWriteHalf) {
+    while let Some((arrival, bytes)) = arriving.recv().await {
+        arrival.await;
+        if to.write_all(&bytes).await.is_err() {
             return;
         }
     }

@@ -71,7 +71,7 @@ pub async fn t1_a_late_reply_is_not_a_grant(site: &dyn Site) -> Verdict {
     let network = site.network()?;
     let disturbed = locks_at(site, &site.disturbed_url()?).await;
     drop(take(&disturbed, "warm-up", LONG).await);
-    network.set(Weather::SlowReplies(ms(600)));
+    network.set(Weather::SlowReplies(ms(1200))); // a store that counts in seconds grants one
     let outcome = disturbed.lock("x").ttl(ms(300)).wait(Wait::Once).acquire().await;
     let kind = outcome.expect_err("a reply after the deadline is no grant").kind();
     assert!(matches!(kind, ErrorKind::LateGrant), "{kind:?}");

@@ -98,8 +98,21 @@ fn what_is_refused_is_told_to_programs_as_well() {
     assert_eq!((refused.code, refused.stderr.lines().count()), (64, 1), "{}", refused.stderr);
 }
 
-const VERBS: [&str; 12] =
-    ["run", "acquire", "renew", "check", "release", "ls", "who", "break", "watch", "bench", "completions", "man"];
+const VERBS: [&str; 13] = [
+    "run",
+    "acquire",
+    "renew",
+    "check",
+    "release",
+    "ls",
+    "who",
+    "break",
+    "watch",
+    "migrate",
+    "bench",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_goes_to_stdout_and_shows_an_example_for_every_verb() {

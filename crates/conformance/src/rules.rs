@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 pub mod cancellation;
+pub mod dividing;
 pub mod errors;
 pub mod fences;
 pub mod leading;
@@ -143,6 +144,9 @@ macro_rules! conformance_suite {
                 the_word_of_a_dead_leader_ends
                 the_highest_priority_that_waits_leads_next
                 f1_terms_rise;
+            dividing:
+                members_see_who_comes_and_goes
+                each_shard_has_one_owner;
             meeting:
                 a_latch_opens_when_all_have_arrived
                 nobody_passes_a_barrier_alone
@@ -190,6 +194,7 @@ pub fn runs_one_that_stops_the_server() -> bool {
 
 const SOURCES: &[(&str, &str)] = &[
     ("cancellation", include_str!("rules/cancellation.rs")),
+    ("dividing", include_str!("rules/dividing.rs")),
     ("errors", include_str!("rules/errors.rs")),
     ("fences", include_str!("rules/fences.rs")),
     ("leading", include_str!("rules/leading.rs")),

@@ -61,6 +61,7 @@ pub mod hold;
 mod latch;
 mod lease;
 mod locks;
+mod members;
 pub mod observed;
 mod period;
 mod read_write;
@@ -90,6 +91,7 @@ pub use crate::{
     latch::{Barrier, LONGEST_PARTY, Latch, MOST_PARTIES, Passage},
     lease::{Lease, RELEASE_WITHIN},
     locks::{Locks, LocksBuilder},
+    members::{MOST_MEMBERS, MOST_SHARDS, Member, Members, ShardEvent, Shards, owner_of},
     period::{Due, OncePer, Turn},
     read_write::ReadWrite,
     reentrant::{Entry, Reentrant},

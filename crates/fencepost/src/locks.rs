@@ -17,6 +17,7 @@ use crate::{
     client::Client,
     election::Election,
     latch::{Barrier, Latch},
+    members::Members,
     observed::Observed,
     period::OncePer,
     read_write::ReadWrite,
@@ -208,6 +209,14 @@ macro_rules! locks_for {
             /// [`ErrorKind::InvalidInput`] for the name; [`ErrorKind::Unsupported`] when the store keeps no cells.
             pub fn election(&self, name: impl AsRef<str>) -> Result<Election<$purpose>, Error> {
                 Election::new(self.client.clone(), name.as_ref())
+            }
+
+            /// The group called `name`, whose members share work.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidInput`] for the name; [`ErrorKind::Unsupported`] when the store keeps no cells.
+            pub fn members(&self, name: impl AsRef<str>) -> Result<Members<$purpose>, Error> {
+                Members::new(self.clone(), name.as_ref())
             }
 
             /// Locks that one owner can enter again while it holds them (O4).

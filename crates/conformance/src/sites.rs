@@ -5,6 +5,7 @@ mod file;
 mod memory;
 mod postgres;
 mod redis;
+mod redlock;
 mod sentinel;
 
 use fencepost::registry;
@@ -15,6 +16,7 @@ pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
 pub use postgres::{PostgresSite, postgres};
 pub use redis::{RedisSite, redis};
+pub use redlock::{RedlockSite, redlock};
 pub use sentinel::{SentinelSite, sentinel};
 
 /// What the store behind a scheme says of itself.

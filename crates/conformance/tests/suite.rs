@@ -23,3 +23,7 @@ mod sentinel {
 mod etcd {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::etcd);
 }
+
+mod redlock {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redlock);
+}

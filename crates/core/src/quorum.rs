@@ -3,8 +3,7 @@
 //! that a driver over real servers and the simulator run the same code.
 //!
 //! The algorithm is Redlock (Antirez, "Distributed Locks with Redis"). What it can and cannot promise is disputed
-//! (Kleppmann, "How to do distributed locking", 2016) and shown by this project's simulator: within its assumptions no
-//! two clients believe at once; a store's clock that jumps, a store that forgets what it answered, or a client that
+//! (Kleppmann, "How to do distributed locking", 2016): within its assumptions no two clients believe at once; a store's clock that jumps, a store that forgets what it answered, or a client that
 //! acts without looking at its deadline break it. A majority has no place to count, so there is never a fence.
 //!
 //! # The rules of a round

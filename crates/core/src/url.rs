@@ -16,8 +16,17 @@ pub struct StoreUrl {
     user: Option<String>,
     password: Option<String>,
     hosts: Vec<String>,
+    /// One for each host, where hosts have logins of their own.
+    logins: Vec<Login>,
     path: String,
     options: BTreeMap<String, String>,
+}
+
+/// A user and a password.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Login {
+    user: Option<String>,
+    password: Option<String>,
 }
 
 /// Stands before what is left of a URL once its secrets are taken out. No store answers to it.
@@ -47,19 +56,13 @@ impl StoreUrl {
             Some(rest) => rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash)),
             None => ("", rest),
         };
-        let (credentials, hosts) = match authority.rsplit_once('@') {
-            Some((credentials, hosts)) => (Some(credentials), hosts),
-            None => (None, authority),
-        };
-        let (user, password) = match credentials.map(|c| c.split_once(':').unwrap_or((c, ""))) {
-            Some((user, password)) => (non_empty(decoded(user)?), non_empty(decoded(password)?)),
-            None => (None, None),
-        };
+        let (login, hosts, logins) = hosts(authority)?;
         Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
-            user,
-            password,
-            hosts: hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect(),
+            user: login.user,
+            password: login.password,
+            hosts,
+            logins,
             path: decoded(path)?,
             options: options(query)?,
         })
@@ -80,7 +83,8 @@ impl StoreUrl {
     /// Whether a secret stands in the URL itself, and not in a file that it names.
     fn holds_secret(&self) -> bool {
         let secret = |option: &str| SECRET.iter().any(|part| option.contains(part)) && !option.ends_with("file");
-        self.password.is_some() || self.options.keys().any(|option| secret(&option.to_ascii_lowercase()))
+        let of_a_host = self.logins.iter().any(|login| login.password.is_some());
+        self.password.is_some() || of_a_host || self.options.keys().any(|option| secret(&option.to_ascii_lowercase()))
     }
 
     /// The scheme, in lower case.
@@ -101,6 +105,15 @@ impl StoreUrl {
     /// `host` or `host:port`, as written, in the order given.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
+    }
+
+    /// User and password of the host at `place`: its own where hosts have logins of their own, as in
+    /// `scheme://a:b@h1,c:d@h2`, and the one that stands before all hosts otherwise.
+    pub fn login_of(&self, place: usize) -> (Option<&str>, Option<&str>) {
+        match self.logins.get(place) {
+            Some(login) => (login.user.as_deref(), login.password.as_deref()),
+            None => (self.user(), self.password()),
+        }
     }
 
     /// The path, with its leading slash if it has one.
@@ -180,6 +193,25 @@ pub fn parse_span(text: &str) -> Option<Duration> {
     (!text.is_empty()).then_some(total)
 }
 
+/// The login before all hosts, the hosts, and their own logins where several have one.
+fn hosts(authority: &str) -> Result<(Login, Vec<String>, Vec<Login>), Error> {
+    let parts: Vec<&str> = authority.split(',').filter(|part| !part.is_empty()).collect();
+    if parts.iter().filter(|part| part.contains('@')).count() > 1 {
+        let split = parts.iter().map(|part| part.rsplit_once('@').unwrap_or(("", part)));
+        let hosts = split.clone().map(|(_, host)| host.to_owned()).collect();
+        let logins = split.map(|(credentials, _)| login(credentials)).collect::<Result<_, _>>()?;
+        return Ok((Login::default(), hosts, logins));
+    }
+    let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let hosts = hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect();
+    Ok((login(credentials)?, hosts, Vec::new()))
+}
+
+fn login(credentials: &str) -> Result<Login, Error> {
+    let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+    Ok(Login { user: non_empty(decoded(user)?), password: non_empty(decoded(password)?) })
+}
+
 fn options(query: &str) -> Result<BTreeMap<String, String>, Error> {
     let mut options = BTreeMap::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -242,6 +274,19 @@ mod tests {
         url.finish("timeout, tls").unwrap();
         assert_eq!(StoreUrl::parse("file:/var/lock").unwrap().path(), "/var/lock");
         assert_eq!(StoreUrl::parse("file:///var/a%20b").unwrap().path(), "/var/a b");
+    }
+
+    #[test]
+    fn hosts_may_have_logins_of_their_own() {
+        let url = StoreUrl::parse("redlock://a:p%401@h1:1,h2,:hunter2@h3:3").unwrap();
+        assert_eq!(url.hosts(), ["h1:1", "h2", "h3:3"]);
+        assert_eq!((url.user(), url.password()), (None, None));
+        assert_eq!(url.login_of(0), (Some("a"), Some("p@1")));
+        assert_eq!(url.login_of(1), (None, None));
+        assert_eq!(url.login_of(2), (None, Some("hunter2")));
+        assert!(!format!("{url} {url:?} {}", StoreUrl::passed_on("redlock://:hunter2@h1,:b@h2")).contains("hunter2"));
+        let shared = StoreUrl::parse("redlock://a:b@c@h1,h2").unwrap();
+        assert_eq!(shared.login_of(1), (Some("a"), Some("b@c")), "one login stands before all hosts");
     }
 
     #[test]

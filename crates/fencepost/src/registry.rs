@@ -25,6 +25,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencepost_redis::SCHEME,
     #[cfg(feature = "redis")]
     fencepost_redis::SENTINEL,
+    #[cfg(feature = "redis")]
+    fencepost_redis::redlock::SCHEME,
 ];
 
 /// Opens the store that `url` names, without a client around it.

@@ -13,7 +13,7 @@ use crate::{
     tls::{self, Tls},
 };
 
-const DEFAULT_PORT: u16 = 6379;
+pub(crate) const DEFAULT_PORT: u16 = 6379;
 /// Many times what a replica on the same continent needs.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -213,7 +213,7 @@ fn replicas(url: &mut StoreUrl) -> Result<Option<Replicas>, Error> {
     }
 }
 
-fn tls_options(url: &mut StoreUrl) -> Result<Tls, Error> {
+pub(crate) fn tls_options(url: &mut StoreUrl) -> Result<Tls, Error> {
     let client = match (url.take("cert"), url.take("key")) {
         (Some(cert), Some(key)) => Some((cert.into(), key.into())),
         (None, None) => None,

@@ -198,6 +198,11 @@ impl Link {
         }
     }
 
+    /// Counts the connections made so far. Whoever remembers it can tell that there has been a new one since.
+    pub(crate) fn generation(&self) -> u64 {
+        self.lock().generation
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }

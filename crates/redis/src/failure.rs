@@ -23,6 +23,10 @@ impl Failure {
         Self { kind, applied, message: message.into(), advice: None }
     }
 
+    pub(crate) fn applied(&self) -> Applied {
+        self.applied
+    }
+
     pub(crate) fn advise(mut self, advice: &'static str) -> Self {
         self.advice = Some(advice);
         self
@@ -43,6 +47,16 @@ impl Failure {
     /// What happened, without advice.
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// No answer within a limit of ours.
+    pub(crate) fn silent(limit: std::time::Duration) -> Self {
+        lost(&format!("Redis did not answer within {limit:?}"))
+    }
+
+    /// The same, of one server among several.
+    pub(crate) fn at(&self, address: &str) -> Self {
+        Self { message: format!("{address}: {}", self.message), ..self.clone() }
     }
 
     /// Nobody was asked, since the store was closed.

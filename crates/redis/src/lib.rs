@@ -58,6 +58,7 @@ mod failure;
 mod keys;
 mod nodes;
 mod record;
+pub mod redlock;
 mod replicas;
 mod room;
 mod route;

@@ -21,13 +21,21 @@ pub(crate) const UNQUEUED: &str = "1-";
 struct Particulars<C> {
     /// Where its client hears messages.
     channel: String,
+    /// Of one that gathers votes: its mode and its ticket, so that it can get its place back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vote: Option<String>,
     #[serde(flatten)]
     claimant: C,
 }
 
 /// The particulars as they are stored.
 pub(crate) fn json(claimant: &Claimant, channel: &str) -> String {
-    let particulars = Particulars { channel: channel.to_owned(), claimant };
+    json_with_vote(claimant, channel, None)
+}
+
+/// The same for one that gathers votes.
+pub(crate) fn json_with_vote(claimant: &Claimant, channel: &str, vote: Option<String>) -> String {
+    let particulars = Particulars { channel: channel.to_owned(), vote, claimant };
     // Strings, a number and a list of strings always serialize.
     serde_json::to_string(&particulars).unwrap_or_else(|_| "{}".to_owned())
 }

@@ -11,7 +11,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(crate) fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 

@@ -343,7 +343,7 @@ impl ClaimAnswer {
     }
 }
 
-fn holder(value: &Value, left: &Value) -> Option<Holder> {
+pub(crate) fn holder(value: &Value, left: &Value) -> Option<Holder> {
     let (Value::BulkString(value), Value::Int(left)) = (value, left) else { return None };
     let left = Duration::from_millis(u64::try_from(*left).ok()?);
     Some(LockRecord::parse(value)?.holder(Some(left)))
@@ -371,7 +371,7 @@ fn renewal(claim: &Claim, answer: &str, counted_from: Sent, short: Option<&Failu
     }
 }
 
-fn text(value: &Value) -> Option<&str> {
+pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         _ => None,
@@ -390,7 +390,7 @@ fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
 }
 
 /// Names this client's channel.
-fn client_id() -> Result<String, Error> {
+pub(crate) fn client_id() -> Result<String, Error> {
     let owner = fencepost_core::owner::Owner::random()?.to_string();
     Ok(owner[..20].to_owned())
 }

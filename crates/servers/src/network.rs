@@ -9,7 +9,7 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{mpsc, watch},
-    task::JoinHandle,
+    task::JoinSet,
     time::Sleep,
 };
 
@@ -28,13 +28,15 @@ pub enum Weather {
     Cut,
 }
 
-/// A relay on a port of its own. It ends when dropped.
+/// A relay on ports of its own. It ends when dropped.
 #[derive(Debug)]
 pub struct Network {
     weather: watch::Sender<Weather>,
     /// Where clients connect to.
     pub address: SocketAddr,
-    accepting: JoinHandle<()>,
+    /// The same for each server, in their order, where one network lies before several.
+    pub addresses: Vec<SocketAddr>,
+    accepting: JoinSet<()>,
 }
 
 impl Network {
@@ -43,11 +45,23 @@ impl Network {
     /// # Errors
     /// When no port is to be had.
     pub async fn before(server: SocketAddr) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
+        Self::before_all(&[server]).await
+    }
+
+    /// One network before several servers, with the same weather for all of them.
+    ///
+    /// # Errors
+    /// When no port is to be had, or no server is given.
+    pub async fn before_all(servers: &[SocketAddr]) -> std::io::Result<Self> {
         let (weather, _) = watch::channel(Weather::Fair);
-        let accepting = tokio::spawn(accept(listener, server, weather.clone()));
-        Ok(Self { weather, address, accepting })
+        let (mut addresses, mut accepting) = (Vec::new(), JoinSet::new());
+        for server in servers {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+            addresses.push(listener.local_addr()?);
+            accepting.spawn(accept(listener, *server, weather.clone()));
+        }
+        let address = *addresses.first().ok_or(std::io::ErrorKind::InvalidInput)?;
+        Ok(Self { weather, address, addresses, accepting })
     }
 
     /// Changes the weather, for open connections too.
@@ -59,7 +73,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         self.weather.send_replace(Weather::Cut);
-        self.accepting.abort();
+        self.accepting.abort_all();
     }
 }
 

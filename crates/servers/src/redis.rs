@@ -152,10 +152,7 @@ impl RedisServer {
             .spawn()
             .expect("the package redis-server must be installed");
         for _ in 0..500 {
-            if self
-                .try_command(&["PING"])
-                .is_ok_and(|reply| !matches!(reply, Reply::Refused(why) if why.contains("LOADING")))
-            {
+            if self.is_up_as(process.id()) {
                 *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
                 return true;
             }
@@ -167,6 +164,16 @@ impl RedisServer {
         let _ = process.kill();
         let _ = process.wait();
         false
+    }
+
+    /// Whether it answers, and is the process that was started: another test's server may have taken the port just
+    /// before.
+    fn is_up_as(&self, pid: u32) -> bool {
+        match self.try_command(&["INFO", "server"]) {
+            Ok(Reply::Text(info)) => info.lines().any(|line| line.trim() == format!("process_id:{pid}")),
+            Ok(Reply::Refused(why)) => !why.contains("LOADING"),
+            _ => false,
+        }
     }
 
     /// As [`command`](RedisServer::command), for a server that may be down.

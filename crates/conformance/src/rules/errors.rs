@@ -20,7 +20,7 @@ pub async fn c2_busy_is_not_an_error_and_a_second_try_works(site: &dyn Site) -> 
     let (a, b) = (locks(site).await, locks(site).await);
     let held = take(&a, "x", LONG).await;
     for _ in 0..3 {
-        assert!(matches!(b.lock("x").wait(ms(50)).acquire().await, Ok(Attempt::Busy(_))));
+        assert!(matches!(b.lock("x").wait(ms(300)).acquire().await, Ok(Attempt::Busy(_))));
     }
     drop(held);
     drop(acquired(within(SOON, "the same client's next try", b.lock("x").acquire()).await));

@@ -3,7 +3,8 @@
 -- KEYS[1]  the lock, as described in record.lua
 -- KEYS[2]  the queue: a sorted set, owner value -> ticket
 -- KEYS[3]  the waiters: a hash
---            owner value  mode ('s' hears messages, 'p' polls), TTL (11), since (14), channel, newline, JSON
+--            owner value  mode ('s' hears messages, 'p' polls; 'S' and 'P' the same, of one that gathers votes at
+--                         several servers, see quorum_claim.lua), TTL (11), since (14), channel, newline, JSON
 --            @channel     until when its client counts as alive, in ms since 1970
 --            #channel     how many waiters its client has here
 --            +            the last ticket
@@ -59,7 +60,7 @@ local function waiter_of(owner)
   if not record then return nil end
   local stop = record:find('\n', 27, true)
   return {
-    polls = record:sub(1, 1) == 'p', ttl = tonumber(record:sub(2, 12)),
+    polls = record:sub(1, 1):lower() == 'p', votes = record:sub(1, 1):match('%u') ~= nil, ttl = tonumber(record:sub(2, 12)),
     channel = record:sub(27, stop - 1), json = record:sub(stop + 1),
   }
 end
@@ -69,12 +70,13 @@ local function keep_queue()
   redis.call('PEXPIRE', WAITERS, KEEP_MS)
 end
 
-local function enqueue(owner, mode, ttl, channel, json)
+-- The place is the next one, or with `ticket` that of the ticket, which then tells since when it waits.
+local function enqueue(owner, mode, ttl, channel, json, ticket)
   if not redis.call('ZSCORE', QUEUE, owner) then
-    redis.call('ZADD', QUEUE, redis.call('HINCRBY', WAITERS, '+', 1), owner)
+    redis.call('ZADD', QUEUE, ticket or redis.call('HINCRBY', WAITERS, '+', 1), owner)
     redis.call('HINCRBY', WAITERS, '#' .. channel, 1)
   end
-  local record = string.format('%s%011.0f%014.0f%s\n', mode, ttl, now, channel) .. json
+  local record = string.format('%s%011.0f%014.0f%s\n', mode, ttl, ticket or now, channel) .. json
   redis.call('HSET', WAITERS, owner, record, '@' .. channel, string.format('%.0f', now + ALIVE_MS))
   keep_queue()
 end
@@ -116,10 +118,11 @@ local function first_in_reach(caller)
   end
 end
 
--- Hands a lock that is free to a waiter, provisionally until he confirms by a renewal.
+-- Hands a lock that is free to a waiter, provisionally until he confirms by a renewal. One that gathers votes holds it
+-- since 0, which says that it is a vote so far.
 local function hand_to(owner, waiter)
   leave_queue(owner, waiter)
-  write_lock(owner, math.min(PROVISIONAL_MS, waiter.ttl), waiter.ttl, now, waiter.json)
+  write_lock(owner, math.min(PROVISIONAL_MS, waiter.ttl), waiter.ttl, waiter.votes and 0 or now, waiter.json)
 end
 
 -- Hands the lock to the first waiter in reach. With waiters out of reach only, it stays free but queued.

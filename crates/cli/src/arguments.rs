@@ -108,6 +108,11 @@ pub(crate) enum Verb {
     /// floor hold on a busy one too.
     #[command(after_help = "Example: fencepost --store redis://10.0.0.5 bench --only alone --only tasks")]
     Bench(Bench),
+    /// Break locks on purpose, on servers of its own, and see what holds
+    ///
+    /// Starts real servers and processes, brings them into a danger, records what happens, and judges it.
+    #[command(subcommand, after_help = "Example: fencepost lab run kleppmann-pause")]
+    Lab(crate::lab::Lab),
     /// Print the completions for a shell
     #[command(after_help = "Example: fencepost completions bash > /etc/bash_completion.d/fencepost")]
     Completions {

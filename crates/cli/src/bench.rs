@@ -24,7 +24,7 @@ pub(crate) fn measure(global: &Global, verb: Bench) -> Ending {
             command: std::env::current_exe().ok(),
             ..Plan::new(url)
         };
-        let bar = bar(global.quiet);
+        let bar = bar(global.quiet, 100);
         let report = fencepost_bench::run(&plan, &mut |next, over| {
             bar.set_position((over * 100.0) as u64);
             bar.set_message(next.to_owned());
@@ -37,11 +37,11 @@ pub(crate) fn measure(global: &Global, verb: Bench) -> Ending {
 }
 
 /// A bar on stderr where people look at it, else nothing.
-fn bar(quiet: bool) -> ProgressBar {
+pub(crate) fn bar(quiet: bool, steps: u64) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     // The template is ours and sound.
     let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {msg}");
-    ProgressBar::new(100).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

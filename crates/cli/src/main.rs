@@ -7,6 +7,7 @@ mod fork;
 mod grant;
 mod guardian;
 mod keeper;
+mod lab;
 mod listing;
 mod manual;
 mod migrate;
@@ -58,6 +59,7 @@ fn carry_out(arguments: Arguments) -> Ending {
         Verb::Watch(named) => listing::watch(&global, &named.name),
         Verb::Migrate(verb) => migrate::migrate(&global, &verb),
         Verb::Bench(verb) => bench::measure(&global, verb),
+        Verb::Lab(verb) => lab::lab(&global, verb),
         Verb::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "fencepost", &mut text);

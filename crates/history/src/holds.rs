@@ -38,6 +38,13 @@ pub struct Hold {
     closed: bool,
 }
 
+impl Hold {
+    /// Until when the store surely holds it, if it may expire early by `tolerance`. A release is not early.
+    pub(crate) fn sure_within(&self, tolerance: u64) -> u64 {
+        self.sure_until.min(self.promised_until.saturating_sub(tolerance))
+    }
+}
+
 /// An attempt to take a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {

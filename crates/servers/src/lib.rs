@@ -8,9 +8,11 @@ mod network;
 mod postgres;
 mod redis;
 mod sentinel;
+mod wall_clock;
 
 pub use etcd::EtcdCluster;
 pub use network::{Network, Weather};
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
 pub use sentinel::{SERVICE, SentinelSet, sentinel_naming};
+pub use wall_clock::WallClock;

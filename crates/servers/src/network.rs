@@ -20,8 +20,14 @@ pub enum Weather {
     Fair,
     /// Replies arrive this much later.
     SlowReplies(Duration),
+    /// Requests arrive this much later, also when whoever sent them is gone by then.
+    SlowRequests(Duration),
+    /// Each request arrives, and this much later it arrives again, on a connection of its own.
+    Duplicates(Duration),
     /// Requests arrive, replies never do, and connections stay open.
     LostReplies,
+    /// Requests never arrive, and connections stay open.
+    LostRequests,
     /// Nothing arrives on either side, and connections stay open.
     Silence,
     /// Connections break and new ones end at once.
@@ -86,13 +92,14 @@ async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sende
 }
 
 async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
-    let Ok(server) = TcpStream::connect(server).await else { return };
+    let address = server;
+    let Ok(server) = TcpStream::connect(address).await else { return };
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let (requests, replies) = (weather.clone(), weather.clone());
     tokio::select! {
-        () = pass(from_client, to_server, requests, Way::Request) => {}
+        () = pass(from_client, to_server, requests, Way::Request(address)) => {}
         () = pass(from_server, to_client, replies, Way::Reply) => {}
         // A connection breaks in both directions at once.
         _ = weather.wait_for(|weather| *weather == Weather::Cut) => {}
@@ -101,7 +108,8 @@ async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiv
 
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    Request,
+    /// To this server.
+    Request(SocketAddr),
     Reply,
 }
 
@@ -113,9 +121,17 @@ async fn pass(mut from: OwnedReadHalf, to: OwnedWriteHalf, mut weather: watch::R
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
             let now = *weather.borrow_and_update();
             let delay = match (now, way) {
-                (Weather::SlowReplies(delay), Way::Reply) => delay,
+                (Weather::SlowReplies(delay), Way::Reply) | (Weather::SlowRequests(delay), Way::Request(_)) => delay,
+                (Weather::Duplicates(delay), Way::Request(server)) => {
+                    tokio::spawn(again(server, buffer[..length].to_vec(), delay));
+                    Duration::ZERO
+                }
                 // What is lost on a connection stays lost: bytes after a gap would be another protocol.
-                (Weather::LostReplies, Way::Reply) | (Weather::Silence, _) => return std::future::pending().await,
+                (Weather::LostReplies, Way::Reply)
+                | (Weather::LostRequests, Way::Request(_))
+                | (Weather::Silence, _) => {
+                    return std::future::pending().await;
+                }
                 _ => Duration::ZERO,
             };
             let arrival = tokio::time::sleep(delay);
@@ -136,5 +152,18 @@ async fn arrive(mut arriving: mpsc::UnboundedReceiver<(Sleep, Vec<u8>)>, mut to:
         if to.write_all(&bytes).await.is_err() {
             return;
         }
+    }
+}
+
+/// Sends it once more, and lets the answer go nowhere.
+async fn again(server: SocketAddr, request: Vec<u8>, delay: Duration) {
+    tokio::time::sleep(delay).await;
+    if let Ok(mut server) = TcpStream::connect(server).await
+        && server.write_all(&request).await.is_ok()
+    {
+        let _ = server.shutdown().await;
+        // A connection that is closed before its request was read may take the request with it.
+        let mut answer = Vec::new();
+        let _ = tokio::time::timeout(Duration::from_secs(5), server.read_to_end(&mut answer)).await;
     }
 }

@@ -2,13 +2,15 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::wall_clock::WallClock;
 
 /// A `redis-server` of its own. Every write is on disk before it is answered, so that a kill loses nothing.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct RedisServer {
     directory: TempDir,
     /// What it demands from an administrator.
     password: Option<String>,
+    /// Where it does not run on the machine's wall clock.
+    clock: Option<Arc<WallClock>>,
     process: Mutex<Option<Child>>,
 }
 
@@ -54,15 +58,28 @@ impl RedisServer {
         (0..10).find_map(|_| Self::start_at(free_address(), settings)).expect("redis-server answers")
     }
 
+    /// Starts one on a wall clock of its own.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn start_on(clock: &Arc<WallClock>) -> Self {
+        let start = |_| Self::start_at_on(free_address(), &[], Some(clock.clone()));
+        (0..10).find_map(start).expect("redis-server answers")
+    }
+
     /// Starts one at a given address; `None` when it does not answer there.
     pub(crate) fn start_at(address: SocketAddr, settings: &[&str]) -> Option<Self> {
+        Self::start_at_on(address, settings, None)
+    }
+
+    fn start_at_on(address: SocketAddr, settings: &[&str], clock: Option<Arc<WallClock>>) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (port, path) = (address.port().to_string(), directory.path().to_string_lossy().into_owned());
         let fixed = ["--port", &port, "--bind", "127.0.0.1", "--dir", &path, "--save", "", "--appendonly", "yes"];
         // A killed process loses nothing that was written.
         let fixed = fixed.into_iter().chain(["--appendfsync", "no", "--daemonize", "no"]);
         let arguments = fixed.chain(settings.iter().copied()).map(str::to_owned).collect();
-        let server = Self { address, arguments, directory, password: None, process: Mutex::default() };
+        let server = Self { address, arguments, directory, password: None, clock, process: Mutex::default() };
         server.try_launch().then_some(server)
     }
 
@@ -74,7 +91,7 @@ impl RedisServer {
         std::fs::write(&file, head + lines).expect("the configuration is written");
         let arguments = vec![file.to_string_lossy().into_owned(), "--sentinel".to_owned()];
         let password = password.map(str::to_owned);
-        let server = Self { address, arguments, directory, password, process: Mutex::default() };
+        let server = Self { address, arguments, directory, password, clock: None, process: Mutex::default() };
         server.try_launch().then_some(server)
     }
 
@@ -144,7 +161,11 @@ impl RedisServer {
     }
 
     fn try_launch(&self) -> bool {
-        let mut process = Command::new("redis-server")
+        let mut command = Command::new("redis-server");
+        if let Some(clock) = &self.clock {
+            clock.govern(&mut command);
+        }
+        let mut process = command
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

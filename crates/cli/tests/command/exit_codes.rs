@@ -98,7 +98,7 @@ fn what_is_refused_is_told_to_programs_as_well() {
     assert_eq!((refused.code, refused.stderr.lines().count()), (64, 1), "{}", refused.stderr);
 }
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 14] = [
     "run",
     "acquire",
     "renew",
@@ -110,6 +110,7 @@ const VERBS: [&str; 13] = [
     "watch",
     "migrate",
     "bench",
+    "lab",
     "completions",
     "man",
 ];

@@ -5,6 +5,7 @@
 
 mod environment;
 mod exit_codes;
+mod lab;
 mod listing;
 mod loss;
 mod postgres;

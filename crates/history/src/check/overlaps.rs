@@ -10,7 +10,7 @@ pub(super) fn double_grants(pass: &mut Pass<'_>) {
     let tolerance = pass.options.tolerance;
     two_at_once(
         pass,
-        |hold| hold.sure_until.saturating_sub(tolerance),
+        |hold| hold.sure_within(tolerance),
         |pass, earlier, later| {
             let (one, two) = (&pass.timeline.holds[earlier], &pass.timeline.holds[later]);
             let rest = span(one.sure_until.min(pass.timeline.end.max(two.granted)) - two.granted);

@@ -66,6 +66,17 @@ fn a_second_grant_within_the_first_ones_ttl_is_a_double_grant() {
 }
 
 #[test]
+fn a_grant_just_before_the_release_is_a_double_grant_whatever_the_tolerance() {
+    let findings = findings(&after_a(
+        r#"{"at":10,"by":"b","event":"invoke","verb":"acquire","lock":"x","grant":"b1"}
+        {"at":11,"by":"b","event":"ok","answer":"granted","ttl":1000,"until":900,"fence":2}
+        {"at":12,"by":"a","event":"invoke","verb":"release","lock":"x","grant":"a1"}
+        {"at":13,"by":"a","event":"ok","answer":"already-expired"}"#,
+    ));
+    assert!(findings.has(Kind::DoubleGrant), "{:#?}", findings.list);
+}
+
+#[test]
 fn a_grant_that_an_administrator_freed_may_be_given_again() {
     let findings = findings(&after_a(
         r#"{"at":900,"by":"lab","event":"freed","grant":"a1","why":"broken by force"}

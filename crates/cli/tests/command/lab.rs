@@ -1,0 +1,67 @@
+use std::fs;
+
+use crate::world::World;
+
+const DOUBLE: &str = r#"{"at":1000,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1"}
+{"at":2000,"by":"a","event":"ok","answer":"granted","ttl":9000000000,"until":8000000000}
+{"at":3000,"by":"b","event":"invoke","verb":"acquire","lock":"x","grant":"b1"}
+{"at":4000,"by":"b","event":"ok","answer":"granted","ttl":9000000000,"until":8000000000}
+"#;
+
+#[test]
+fn a_scenario_is_played_reported_and_rendered_again() {
+    let world = World::new();
+    let out = world.directory.path().join("out");
+    let out = out.to_str().unwrap();
+    let played = world.finish(&["lab", "run", "kleppmann-pause", "--store", "file", "--seed", "3", "--out", out]);
+    assert_eq!(played.code, 0, "{}", played.stderr);
+    assert!(played.stdout.starts_with("OVERLAP-FENCED "), "{}", played.stdout);
+    let history = format!("{out}/kleppmann-pause.file.3.jsonl");
+    let checked = world.finish(&["lab", "check", &history]);
+    assert_eq!(checked.code, 42, "{}", checked.stdout);
+    assert!(checked.stdout.contains("refused what came late from a"), "{}", checked.stdout);
+
+    let page = fs::read_to_string(format!("{out}/report.html")).unwrap();
+    fs::remove_file(format!("{out}/report.html")).unwrap();
+    assert_eq!(world.finish(&["lab", "report", out]).code, 0);
+    assert_eq!(fs::read_to_string(format!("{out}/report.html")).unwrap(), page, "the same from the files alone");
+    for outside in ["http:", "https:", "src=", "<script", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside} reaches outside of the page");
+    }
+}
+
+#[test]
+fn an_unknown_scenario_or_store_names_the_nearest() {
+    let world = World::new();
+    let refused = world.finish(&["lab", "run", "klepman-pause"]);
+    assert_eq!(refused.code, 64);
+    assert!(refused.stderr.contains("did you mean kleppmann-pause?"), "{}", refused.stderr);
+    let refused = world.finish(&["lab", "list", "--store", "rediss"]);
+    assert_eq!(refused.code, 64);
+    assert!(refused.stderr.contains("redis"), "{}", refused.stderr);
+    // The store of everyday use is left alone.
+    let listed = world.finish(&["lab", "list"]);
+    assert_eq!(listed.code, 0);
+    assert!(listed.stderr.contains("servers of its own"), "{}", listed.stderr);
+    assert!(listed.stdout.contains("kleppmann-pause"));
+}
+
+#[test]
+fn a_history_is_judged_and_broken_lines_are_named() {
+    let world = World::new();
+    let file = world.directory.path().join("history.jsonl");
+    let name = file.to_str().unwrap();
+    fs::write(&file, DOUBLE).unwrap();
+    let judged = world.finish(&["lab", "check", name]);
+    assert_eq!(judged.code, 40, "{}", judged.stderr);
+    assert!(judged.stdout.starts_with("line 2 and 4: "), "{}", judged.stdout);
+
+    fs::write(&file, format!("{DOUBLE}{{\"at\":5000,\"by\":\"b\"")).unwrap();
+    let refused = world.finish(&["lab", "check", name]);
+    assert_eq!(refused.code, 64);
+    assert!(refused.stderr.contains("line 5: it ends in the middle"), "{}", refused.stderr);
+    assert_eq!(world.finish(&["lab", "check", "--rest", name]).code, 40);
+
+    let missing = world.finish(&["lab", "check", "/no/such/file"]);
+    assert_eq!(missing.code, 64, "{}", missing.stderr);
+}

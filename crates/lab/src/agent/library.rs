@@ -1,0 +1,251 @@
+//! The library as a client.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use fencepost::{
+    Attempt, Correctness, Efficiency, Lease, LockRequest, Locks, Namespace,
+    capabilities::FenceSource,
+    claim::{Grant, Release},
+    clock::BootClock,
+    purpose::Purpose,
+    registry,
+};
+use fencepost_core::error::Applied;
+use fencepost_history::{Answer, Verb, What};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    sync::{Mutex, mpsc},
+};
+
+use super::{
+    Came, Order, Role, Said, Task, done,
+    errand::Errands,
+    recording::{Grants, LABEL, Recording},
+    say, tell,
+};
+
+/// Opens the store and obeys.
+pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> {
+    let clock = BootClock::shared();
+    let store = registry::open_store(&role.url, Namespace::default(), clock.clone()).await?;
+    let grants = Grants::default();
+    match store.capabilities().fence {
+        FenceSource::Issued(_) => {
+            let store = Recording::<Correctness>::around(store, &role.name, grants.clone());
+            obey(Locks::with_store(Arc::new(store), clock)?, role, grants).await
+        }
+        FenceSource::None(_) => {
+            let store = Recording::<Efficiency>::around(store, &role.name, grants.clone());
+            obey(Locks::with_store(Arc::new(store), clock)?, role, grants).await
+        }
+    }
+}
+
+/// What the two purposes have in common for this client.
+trait Useful: Purpose {
+    fn request(locks: &Locks<Self>, lock: &str) -> LockRequest<Self>;
+    fn fence(lease: &Lease<Self>) -> Option<u64>;
+}
+
+impl Useful for Correctness {
+    fn request(locks: &Locks<Self>, lock: &str) -> LockRequest<Self> {
+        locks.lock(lock)
+    }
+
+    fn fence(lease: &Lease<Self>) -> Option<u64> {
+        Some(lease.fence().get())
+    }
+}
+
+impl Useful for Efficiency {
+    fn request(locks: &Locks<Self>, lock: &str) -> LockRequest<Self> {
+        locks.lock(lock)
+    }
+
+    fn fence(_: &Lease<Self>) -> Option<u64> {
+        None
+    }
+}
+
+struct Actor<P> {
+    name: String,
+    locks: Locks<P>,
+    grants: Grants,
+    held: Mutex<HashMap<String, Held>>,
+    errands: Errands,
+}
+
+/// A grant, which a task of its own keeps.
+struct Held {
+    fence: Option<u64>,
+    questions: mpsc::UnboundedSender<(u64, Question)>,
+}
+
+/// What can be asked of a lease.
+#[derive(Clone, Copy, PartialEq)]
+enum Question {
+    Check,
+    Release,
+}
+
+async fn obey<P: Useful>(locks: Locks<P>, role: Role, grants: Grants) -> Result<(), Box<dyn std::error::Error>> {
+    let actor = Actor { name: role.name, locks, grants, held: Mutex::default(), errands: Errands::default() };
+    let actor = Arc::new(actor);
+    say(&Said::Ready { ready: true });
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = orders.next_line().await? {
+        let Order { order, task } = serde_json::from_str(&line)?;
+        let actor = actor.clone();
+        match task {
+            Task::Acquire { lock, grant, ttl_ms, wait_ms, renews } => {
+                let wanted = Wanted { lock, grant, ttl_ms, wait_ms, renews };
+                tokio::spawn(async move { actor.acquire(order, wanted).await });
+            }
+            Task::Check { grant } => actor.ask(order, &grant, Question::Check).await,
+            Task::Release { grant } => actor.ask(order, &grant, Question::Release).await,
+            // What hangs on its way to the resource must not stop the client from noticing what happens to its lease.
+            Task::Read { grant, resource } => drop(tokio::spawn(async move {
+                let fence = actor.fence(&grant).await;
+                actor.errands.read(order, grant, fence, resource).await;
+            })),
+            Task::Write { grant, resource } => drop(tokio::spawn(async move {
+                let fence = actor.fence(&grant).await;
+                actor.errands.write(order, grant, fence, resource).await;
+            })),
+        }
+    }
+    Ok(())
+}
+
+struct Wanted {
+    lock: String,
+    grant: String,
+    ttl_ms: u64,
+    wait_ms: Option<u64>,
+    renews: bool,
+}
+
+impl<P: Useful> Actor<P> {
+    /// Takes the lock and keeps it until it is released.
+    async fn acquire(&self, order: u64, wanted: Wanted) {
+        let Wanted { lock, grant, ttl_ms, wait_ms, renews } = wanted;
+        let request = P::request(&self.locks, &lock).ttl(Duration::from_millis(ttl_ms)).label(LABEL, &grant);
+        let request = if renews { request } else { request.manual_renewal() };
+        let request = match wait_ms {
+            Some(limit) => request.wait(Duration::from_millis(limit)),
+            None => request,
+        };
+        tell(&self.name, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() });
+        match request.acquire().await {
+            Ok(Attempt::Acquired(lease)) => {
+                let answered = self.grants.lock().unwrap_or_else(PoisonError::into_inner).get(&grant).cloned();
+                let fence = P::fence(&lease);
+                tell(&self.name, granted(answered, fence, lease.deadline().map(|deadline| deadline.as_nanos())));
+                let (questions, asked) = mpsc::unbounded_channel();
+                self.held.lock().await.insert(grant.clone(), Held { fence, questions });
+                done(order, Came::Yes, "");
+                self.keep(lease, lock, grant, asked).await;
+            }
+            Ok(Attempt::Busy(_)) => {
+                tell(&self.name, What::Fail { why: "busy".to_owned() });
+                done(order, Came::No, "busy");
+            }
+            Err(error) => {
+                let why = error.to_string();
+                let not_applied = error.applied() == Applied::No;
+                let what = if not_applied { What::Fail { why } } else { What::Unknown { why } };
+                tell(&self.name, what);
+                done(order, Came::Failed, error.to_string());
+            }
+        }
+    }
+
+    async fn keep(
+        &self,
+        mut lease: Lease<P>,
+        lock: String,
+        grant: String,
+        mut asked: mpsc::UnboundedReceiver<(u64, Question)>,
+    ) {
+        let mut told = false;
+        loop {
+            // A question that lies ready when the process wakes is answered first: it races with the watchdog.
+            let (order, question) = tokio::select! {
+                biased;
+                question = asked.recv() => match question {
+                    Some(question) => question,
+                    None => return,
+                },
+                reason = lease.lost(), if !told => {
+                    told = true;
+                    tell(&self.name, What::Lost { grant: grant.clone(), why: reason.to_string() });
+                    continue;
+                }
+            };
+            let verb = if question == Question::Check { Verb::Check } else { Verb::Release };
+            tell(&self.name, What::Invoke { verb, lock: lock.clone(), grant: grant.clone() });
+            match question {
+                Question::Check => self.check(order, &lease),
+                Question::Release => {
+                    self.release(order, &mut lease).await;
+                    told = true;
+                }
+            }
+        }
+    }
+
+    fn check(&self, order: u64, lease: &Lease<P>) {
+        let looked = lease.check();
+        tell(&self.name, plainly(if looked.is_ok() { Answer::Held } else { Answer::NotHeld }));
+        match looked {
+            Ok(()) => done(order, Came::Yes, ""),
+            Err(error) => done(order, Came::No, error.to_string()),
+        }
+    }
+
+    async fn release(&self, order: u64, lease: &mut Lease<P>) {
+        match lease.release().await {
+            Ok(answer) => {
+                tell(
+                    &self.name,
+                    plainly(match answer {
+                        Release::Released => Answer::Released,
+                        Release::AlreadyExpired => Answer::AlreadyExpired,
+                        Release::HeldByOther => Answer::HeldByOther,
+                    }),
+                );
+                done(order, if answer == Release::Released { Came::Yes } else { Came::No }, format!("{answer:?}"));
+            }
+            Err(error) => {
+                tell(&self.name, What::Unknown { why: error.to_string() });
+                done(order, Came::Failed, error.to_string());
+            }
+        }
+    }
+
+    async fn ask(&self, order: u64, grant: &str, question: Question) {
+        let held = self.held.lock().await;
+        let asked = held.get(grant).is_some_and(|held| held.questions.send((order, question)).is_ok());
+        if !asked {
+            done(order, Came::Failed, "never held");
+        }
+    }
+
+    async fn fence(&self, grant: &str) -> Option<u64> {
+        self.held.lock().await.get(grant).and_then(|held| held.fence)
+    }
+}
+
+fn granted(answered: Option<Grant>, fence: Option<u64>, until: Option<u64>) -> What {
+    let ttl = answered.as_ref().and_then(|grant| grant.ttl).and_then(|ttl| u64::try_from(ttl.as_nanos()).ok());
+    let from = answered.map(|grant| grant.counted_from.moment().as_nanos());
+    What::Ok { answer: Answer::Granted, fence, ttl, from, until }
+}
+
+fn plainly(answer: Answer) -> What {
+    What::Ok { answer, fence: None, ttl: None, from: None, until: None }
+}

@@ -1,0 +1,254 @@
+//! A client process, as the laboratory directs it.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::Path,
+    process::Stdio,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use fencepost_history::{Event, Phase, What};
+use fencepost_servers::Network;
+use rustix::process::Signal;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::oneshot,
+};
+
+use crate::{
+    agent::{Came, Client, Order, Role, Said, Task},
+    fault::signal,
+    recorder::Recorder,
+    scenario::Stop,
+    stage::{LOCK, PATIENCE},
+    stand,
+};
+
+/// How client processes are started: a program that runs [`crate::agent::run`] with the role that follows as JSON.
+#[derive(Clone, Debug)]
+pub struct AgentCommand {
+    /// The program.
+    pub program: std::path::PathBuf,
+    /// What comes before the role.
+    pub arguments: Vec<String>,
+}
+
+/// What waits for an order's end.
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<(Came, String)>>>>;
+
+/// An order that is under way.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    what: String,
+    came: oneshot::Receiver<(Came, String)>,
+}
+
+/// A client process. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Player {
+    pub(crate) name: String,
+    child: Child,
+    orders: ChildStdin,
+    waiting: Waiting,
+    next: u64,
+    grants: u32,
+    recorder: Recorder,
+    resource: SocketAddr,
+    /// What stands between it and the store, where the scenario asked for that.
+    pub(crate) to_store: Option<Network>,
+    /// What stands between it and the resource.
+    pub(crate) to_resource: Option<Network>,
+}
+
+impl Player {
+    pub(crate) async fn start(
+        role: &Role,
+        agent: &AgentCommand,
+        recorder: Recorder,
+        resource: SocketAddr,
+    ) -> Result<Self, Stop> {
+        let mut command = command(role, agent)?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let orders = child.stdin.take().expect("a pipe was asked for");
+        let output = child.stdout.take().expect("a pipe was asked for");
+        let (ready, is_ready) = oneshot::channel();
+        let waiting = Waiting::default();
+        tokio::spawn(listen(output, ready, waiting.clone(), recorder.clone()));
+        let name = role.name.clone();
+        match tokio::time::timeout(PATIENCE, is_ready).await {
+            Ok(Ok(())) => {}
+            _ => return Err(Stop::Failed(format!("client {name} did not get ready"))),
+        }
+        let (to_store, to_resource) = (None, None);
+        Ok(Self { name, child, orders, waiting, next: 0, grants: 0, recorder, resource, to_store, to_resource })
+    }
+
+    /// Begins to take the lock, under a new grant. `wait` is the limit; without one it waits as long as it takes.
+    pub(crate) async fn begin_to_acquire(
+        &mut self,
+        ttl: Duration,
+        wait: Option<Duration>,
+        renews: bool,
+    ) -> Result<(String, UnderWay), Stop> {
+        self.grants += 1;
+        let grant = format!("{}{}", self.name, self.grants);
+        let task = Task::Acquire {
+            lock: LOCK.to_owned(),
+            grant: grant.clone(),
+            ttl_ms: millis(ttl),
+            wait_ms: wait.map(millis),
+            renews,
+        };
+        Ok((grant, self.order(task).await?))
+    }
+
+    /// Takes the lock and answers the grant. It must be granted.
+    pub(crate) async fn acquire(&mut self, ttl: Duration) -> Result<String, Stop> {
+        let (grant, under_way) = self.begin_to_acquire(ttl, None, true).await?;
+        under_way.expect(Came::Yes).await?;
+        Ok(grant)
+    }
+
+    pub(crate) async fn check(&mut self, grant: &str) -> Result<UnderWay, Stop> {
+        self.order(Task::Check { grant: grant.to_owned() }).await
+    }
+
+    pub(crate) async fn release(&mut self, grant: &str) -> Result<UnderWay, Stop> {
+        self.order(Task::Release { grant: grant.to_owned() }).await
+    }
+
+    pub(crate) async fn read(&mut self, grant: &str) -> Result<UnderWay, Stop> {
+        let resource = self.way_to_resource();
+        self.order(Task::Read { grant: grant.to_owned(), resource }).await
+    }
+
+    pub(crate) async fn write(&mut self, grant: &str) -> Result<UnderWay, Stop> {
+        let resource = self.way_to_resource();
+        self.order(Task::Write { grant: grant.to_owned(), resource }).await
+    }
+
+    /// Stops the process where it stands. Orders that are given meanwhile lie ready when it wakes.
+    pub(crate) fn pause(&self) -> Result<(), Stop> {
+        self.signalled("paused (SIGSTOP)", Phase::Begin, Signal::STOP)
+    }
+
+    /// Lets it run on.
+    pub(crate) fn wake(&self) -> Result<(), Stop> {
+        self.signalled("paused (SIGSTOP)", Phase::End, Signal::CONT)
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub(crate) async fn kill(&mut self) -> Result<(), Stop> {
+        // Nobody can say when it ran last. It is not charged with what it may have believed after the signal was sent.
+        let at = crate::agent::now();
+        self.signalled("killed (SIGKILL)", Phase::Begin, Signal::KILL)?;
+        self.child.wait().await?;
+        self.recorder.add(Event { at, by: self.name.clone(), what: What::Died });
+        Ok(())
+    }
+
+    fn signalled(&self, fault: &str, phase: Phase, sent: Signal) -> Result<(), Stop> {
+        let done = signal(self.child.id(), sent);
+        let (fault, target, installed) = (fault.to_owned(), self.name.clone(), done.is_ok());
+        self.recorder.tell("lab", What::Fault { fault, target, phase, installed });
+        done
+    }
+
+    fn way_to_resource(&self) -> SocketAddr {
+        self.to_resource.as_ref().map_or(self.resource, |network| network.address)
+    }
+
+    async fn order(&mut self, task: Task) -> Result<UnderWay, Stop> {
+        self.next += 1;
+        let what = format!("{} by {}", verb(&task), self.name);
+        let (sender, came) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(self.next, sender);
+        let mut line = serde_json::to_vec(&Order { order: self.next, task }).expect("an order as JSON");
+        line.push(b'\n');
+        self.orders.write_all(&line).await?;
+        self.orders.flush().await?;
+        Ok(UnderWay { what, came })
+    }
+}
+
+impl UnderWay {
+    /// Waits for its end.
+    pub(crate) async fn came(self) -> Result<(Came, String), Stop> {
+        match tokio::time::timeout(PATIENCE, self.came).await {
+            Ok(Ok(came)) => Ok(came),
+            Ok(Err(_)) => Err(Stop::Failed(format!("{}: the process ended", self.what))),
+            Err(_) => Err(Stop::Failed(format!("{}: no end within {PATIENCE:?}", self.what))),
+        }
+    }
+
+    /// Waits for its end, which must be this one.
+    pub(crate) async fn expect(self, wanted: Came) -> Result<(), Stop> {
+        let what = self.what.clone();
+        match self.came().await? {
+            (came, _) if came == wanted => Ok(()),
+            (came, why) => Err(Stop::Failed(format!("{what}: {came:?} ({why}), and it should have been {wanted:?}"))),
+        }
+    }
+}
+
+fn command(role: &Role, agent: &AgentCommand) -> Result<Command, Stop> {
+    if role.client == Client::RedisPy {
+        let python = stand::found("python3");
+        let python =
+            python.ok_or_else(|| Stop::Missing("python3 is not installed: install the package python3".into()))?;
+        if !has_redis_py(&python) {
+            return Err(Stop::Missing("redis-py is not installed: install the package python3-redis".into()));
+        }
+        let mut command = Command::new(python);
+        command.args(["-u", "-c", include_str!("agent/redis_py.py"), &role.name, &role.url]);
+        return Ok(command);
+    }
+    let mut command = Command::new(&agent.program);
+    command.args(&agent.arguments).arg(serde_json::to_string(role).expect("a role as JSON"));
+    Ok(command)
+}
+
+/// Asked once: starting Python takes its time.
+fn has_redis_py(python: &Path) -> bool {
+    static THERE: OnceLock<bool> = OnceLock::new();
+    *THERE.get_or_init(|| {
+        let import = std::process::Command::new(python).args(["-c", "import redis"]).stderr(Stdio::null()).status();
+        import.is_ok_and(|status| status.success())
+    })
+}
+
+/// Until the process ends.
+async fn listen(output: ChildStdout, ready: oneshot::Sender<()>, waiting: Waiting, recorder: Recorder) {
+    let mut ready = Some(ready);
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(Said::Event(event)) => recorder.add(event),
+            Ok(Said::Done { order, came, why }) => {
+                let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&order);
+                // Whoever gave the order may not care any more.
+                drop(waiting.map(|waiting| waiting.send((came, why))));
+            }
+            Ok(Said::Ready { .. }) => drop(ready.take().map(|ready| ready.send(()))),
+            Err(error) => recorder.tell("lab", What::Note { text: format!("a client said {line:?}: {error}") }),
+        }
+    }
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+fn verb(task: &Task) -> &'static str {
+    match task {
+        Task::Acquire { .. } => "acquire",
+        Task::Check { .. } => "check",
+        Task::Release { .. } => "release",
+        Task::Read { .. } => "read",
+        Task::Write { .. } => "write",
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

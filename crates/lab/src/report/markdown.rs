@@ -1,0 +1,74 @@
+//! `docs/guarantees.md`: the matrix and the stories, without anything that differs from run to run.
+
+use std::fmt::Write;
+
+use super::table;
+use crate::{run::Cell, verdict::Verdict};
+
+const HEAD: &str = "\
+# What holds, and what breaks
+
+What came of it when each store was brought into each danger, on real servers with real processes. This page is generated
+from a run of the laboratory: a test plays every cell and fails when one differs from this page.
+`fencepost lab run --out DIR` plays them on your machine and draws what happened.
+
+";
+
+/// The page.
+pub fn guarantees(cells: &[Cell]) -> String {
+    let mut text = HEAD.to_owned();
+    verdicts(&mut text);
+    matrix(&mut text, cells);
+    stories(&mut text, cells);
+    text
+}
+
+fn verdicts(text: &mut String) {
+    line(text, "| verdict | meaning |\n|---|---|");
+    for verdict in Verdict::ALL.into_iter().filter(|verdict| verdict.tells()) {
+        line(text, &format!("| {verdict} | {} |", verdict.means()));
+    }
+    line(
+        text,
+        "\nA danger that was not reached counts as VACUOUS, a store that is not installed as NOT-RUN, and neither as success.\n",
+    );
+}
+
+fn matrix(text: &mut String, cells: &[Cell]) {
+    let (columns, rows) = table(cells);
+    line(text, "## The matrix\n");
+    let heads: Vec<_> = columns.iter().map(|on| on.title()).collect();
+    line(text, &format!("| scenario | {} |", heads.join(" | ")));
+    line(text, &format!("|---|{}", "---|".repeat(columns.len())));
+    for (name, row) in &rows {
+        let of = |column| row.get(&column).map_or("–", |cell| cell.verdict().word());
+        let cells: Vec<_> = (0..columns.len()).map(of).collect();
+        line(text, &format!("| [{name}](#{name}) | {} |", cells.join(" | ")));
+    }
+    line(text, "\n– does not apply.\n");
+}
+
+fn stories(text: &mut String, cells: &[Cell]) {
+    line(text, "## The scenarios\n");
+    for (name, row) in table(cells).1 {
+        let Some(cell) = row.values().next() else { continue };
+        let about = cell.scenario.about();
+        line(text, &format!("### {name}\n\n**{}.** {}\n", about.title, about.why));
+        for (number, step) in (1..).zip(about.steps) {
+            line(text, &format!("{number}. {step}"));
+        }
+        line(text, "");
+        for cell in row.values() {
+            line(text, &format!("- {}: **{}**, {}", cell.subject.title(), cell.verdict(), cell.expected.because));
+        }
+        line(text, &format!("\nSource: {}. Again: `fencepost lab run {name}`\n", about.source));
+    }
+    while text.ends_with("\n\n") {
+        text.pop();
+    }
+}
+
+fn line(text: &mut String, line: &str) {
+    // Writing into a string does not fail.
+    let _ = writeln!(text, "{line}");
+}

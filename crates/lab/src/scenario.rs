@@ -1,0 +1,75 @@
+//! What a scenario is.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{stage::Stage, subject::Subject, verdict::Verdict};
+
+/// A story that can be played on a store: the steps that lead into a danger, and what is expected of it.
+pub trait Scenario: Sync {
+    /// What it is called, and why there is one.
+    fn about(&self) -> About;
+
+    /// The verdict that is expected, and why; `None` where it does not apply.
+    fn expects(&self, subject: Subject) -> Option<Expected>;
+
+    /// Plays it. Whether its danger was reached is part of the answer: what never came to the point proves nothing.
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>>;
+}
+
+/// What people read of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// A heading.
+    pub title: &'static str,
+    /// Why it matters.
+    pub why: &'static str,
+    /// What is done.
+    pub steps: &'static [&'static str],
+    /// Where it is from.
+    pub source: &'static str,
+}
+
+/// What is expected, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The reason, in one sentence.
+    pub because: &'static str,
+}
+
+/// Whether the dangerous state was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// It was.
+    Yes,
+    /// It was not, and why.
+    No(String),
+}
+
+/// Why a scenario ended early.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    /// Something that it needs is missing.
+    #[error("{0}")]
+    Missing(String),
+    /// A fault could not be made.
+    #[error("the fault could not be made: {0}")]
+    NotInstalled(String),
+    /// The laboratory failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Self {
+        Stop::Failed(error.to_string())
+    }
+}
+
+/// Shorthand for [`Scenario::expects`].
+pub(crate) const fn expect(verdict: Verdict, because: &'static str) -> Option<Expected> {
+    Some(Expected { verdict, because })
+}

@@ -1,0 +1,98 @@
+//! The stories, one file each.
+
+mod contention;
+mod cut_off;
+mod delete_anothers_lock;
+mod holder_killed;
+mod kleppmann_pause;
+mod late_reply;
+mod lost_renewal_replies;
+mod lost_reply;
+mod paused_holder_keeps_it;
+mod restart;
+mod restart_without_data;
+mod server_clock_jumps;
+mod server_frozen;
+mod server_wakes;
+mod write_in_flight;
+
+use crate::scenario::Scenario;
+
+/// All of them, in the order of the matrix.
+pub const ALL: &[&dyn Scenario] = &[
+    &contention::Contention,
+    &holder_killed::HolderKilled,
+    &kleppmann_pause::KleppmannPause,
+    &paused_holder_keeps_it::PausedHolderKeepsIt,
+    &write_in_flight::WriteInFlight,
+    &delete_anothers_lock::DeleteAnothersLock,
+    &late_reply::LateReply,
+    &lost_reply::LostReply,
+    &lost_renewal_replies::LostRenewalReplies,
+    &cut_off::CutOff,
+    &server_frozen::ServerFrozen,
+    &server_wakes::ServerWakes,
+    &server_clock_jumps::ServerClockJumps,
+    &restart::Restart,
+    &restart_without_data::RestartWithoutData,
+];
+
+/// The scenario of this name.
+///
+/// # Errors
+/// The names that are nearest to it.
+pub fn named(name: &str) -> Result<&'static dyn Scenario, Vec<&'static str>> {
+    let found = ALL.iter().find(|scenario| scenario.about().name == name);
+    found.copied().ok_or_else(|| nearest(name, ALL.iter().map(|scenario| scenario.about().name)))
+}
+
+/// The up to three names that are most like `name`.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut ranked: Vec<(usize, &str)> = known
+        .map(|known| (if known.contains(name) || name.contains(known) { 0 } else { distance(name, known) }, known))
+        .collect();
+    ranked.sort_unstable();
+    let close = |(distance, known): &(usize, &str)| *distance <= known.len() / 2;
+    ranked.into_iter().filter(close).take(3).map(|(_, known)| known).collect()
+}
+
+/// How many letters have to be put in, taken out or exchanged (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let exchanged = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = exchanged.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scenario_names_the_nearest() {
+        let nearest = |name| named(name).map(|scenario| scenario.about().name).unwrap_err();
+        assert_eq!(nearest("klepmann-pause")[0], "kleppmann-pause");
+        assert_eq!(nearest("killed"), ["holder-killed"]);
+        assert!(nearest("zzzzzzzzzzzzzzzzzzzzzzz").is_empty());
+        assert!(named("contention").is_ok());
+    }
+
+    #[test]
+    fn each_name_is_there_once_and_each_scenario_says_what_it_does() {
+        let mut names: Vec<_> = ALL.iter().map(|scenario| scenario.about().name).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for about in ALL.iter().map(|scenario| scenario.about()) {
+            assert!(!about.steps.is_empty() && !about.why.is_empty() && !about.source.is_empty(), "{about:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The holder loses the store and not the resource.
+
+use fencepost_core::store::BoxFuture;
+use fencepost_servers::Weather;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct CutOff;
+
+impl Scenario for CutOff {
+    fn about(&self) -> About {
+        About {
+            name: "cut-off",
+            title: "The holder is cut off from the store",
+            why: "It could go on writing for ever. It must know by itself when to stop.",
+            steps: &[
+                "A takes the lock and reads",
+                "A is cut off from the store; it still reaches the resource",
+                "B gets the lock when the lease is over, reads and writes",
+                "A looks at its lease, and writes if it still believes",
+            ],
+            source: "redis-semaphore issues 9 and 24",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::File, _) => None,
+            (_, Client::Library) => {
+                expect(Verdict::Ok, "the holder is told at its deadline, before the store passes the lock on (L1)")
+            }
+            (_, Client::RedisPy) => expect(Verdict::Overlap, "nobody tells its holder"),
+            (_, Client::Naive) => expect(Verdict::Overlap, "it never looks, and writes"),
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let mut a = stage.player_behind_network("a").await?;
+            let mut b = stage.player("b").await?;
+            let old = a.acquire(TTL).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            stage.weather_to_store(&a, Weather::Silence)?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            if a.check(&old).await?.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

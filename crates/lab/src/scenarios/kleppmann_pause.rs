@@ -1,0 +1,61 @@
+//! Kleppmann's pause: a holder that is stopped beyond its lease, and acts when it wakes.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::Came,
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{LOCK, Stage, TTL},
+    stand::ServerFault,
+    subject::Subject,
+    verdict::Verdict,
+};
+
+pub(super) struct KleppmannPause;
+
+impl Scenario for KleppmannPause {
+    fn about(&self) -> About {
+        About {
+            name: "kleppmann-pause",
+            title: "Kleppmann's pause",
+            why: "No client can prevent it: whatever it looks at before it writes, it can be paused after the look. Only the resource can refuse.",
+            steps: &[
+                "A takes the lock, reads, and looks at its lease: still held",
+                "A is paused (SIGSTOP) with its write about to be sent",
+                "the lease ends (where none does, an administrator breaks the lock); B takes it, reads and writes",
+                "A wakes, and its write leaves at once",
+            ],
+            source: "Kleppmann, How to do distributed locking (2016)",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match subject.fenced() {
+            true => expect(Verdict::OverlapFenced, "the resource has seen the newer fence and refuses the older one"),
+            false => expect(Verdict::Overlap, "the resource cannot know that the write is late"),
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.check(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            let late = a.write(&old).await?;
+            let (new, waits) = b.begin_to_acquire(TTL, None, true).await?;
+            if !stage.subject.store.expires() {
+                stage.inflict(ServerFault::Break(LOCK)).await?;
+                stage.freed(&old, "broken by force");
+            }
+            waits.expect(Came::Yes).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            a.wake()?;
+            late.came().await?;
+            b.release(&new).await?.came().await?;
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! The server is killed and comes back with its data.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct Restart;
+
+impl Scenario for Restart {
+    fn about(&self) -> About {
+        About {
+            name: "restart",
+            title: "The server is killed and restarted with its data",
+            why: "A restart is ordinary. A store that keeps what it answered keeps the lock.",
+            steps: &[
+                "A takes the lock and reads",
+                "the server is killed and started again with its append-only file",
+                "B tries to get the lock, and does not",
+                "A writes and gives back; B gets it",
+            ],
+            source: "the Redis documentation of persistence",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::File, _) => None,
+            (_, Client::Library | Client::RedisPy | Client::Naive) => {
+                expect(Verdict::Ok, "every write was on disk before it was answered")
+            }
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL * 4).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            stage.inflict(ServerFault::Restart).await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL / 5), true).await?;
+            let taken = tries.came().await?.0 == Came::Yes;
+            if taken {
+                b.read(&new).await?.expect(Came::Yes).await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            if !taken {
+                b.acquire(TTL).await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! The server comes back with nothing, or the directory is emptied.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct RestartWithoutData;
+
+impl Scenario for RestartWithoutData {
+    fn about(&self) -> About {
+        About {
+            name: "restart-without-data",
+            title: "The store comes back without its data",
+            why: "A server without persistence forgets its locks with its memory, and nobody is told.",
+            steps: &[
+                "A takes the lock and reads",
+                "A is busy (SIGSTOP) while the store loses everything",
+                "B takes the lock, reads and writes",
+                "A runs on, looks at its lease, and writes if it still believes",
+            ],
+            source: "Sanfilippo, Distributed locks with Redis: delayed restarts",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::File, _) => {
+                expect(Verdict::DoubleGrant, "a directory that was emptied knows nothing of its locks")
+            }
+            (_, Client::Library | Client::RedisPy | Client::Naive) => {
+                expect(Verdict::DoubleGrant, "the server has forgotten what it granted")
+            }
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let mut a = stage.player("a").await?;
+            let old = a.acquire(TTL * 4).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            stage.inflict(ServerFault::RestartEmpty).await?;
+            let mut b = stage.player("b").await?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            let look = a.check(&old).await?;
+            a.wake()?;
+            if look.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

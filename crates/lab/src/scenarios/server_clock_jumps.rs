@@ -1,0 +1,59 @@
+//! The server's wall clock jumps past the end of the lease.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct ServerClockJumps;
+
+impl Scenario for ServerClockJumps {
+    fn about(&self) -> About {
+        About {
+            name: "server-clock-jumps",
+            title: "The server's wall clock jumps",
+            why: "Redis judges expiry by its wall clock. Whoever sets that clock ends leases, and their holders are not told.",
+            steps: &[
+                "A takes the lock and reads",
+                "A is busy (SIGSTOP) while the server's wall clock jumps forward by an hour",
+                "B takes the lock, reads and writes",
+                "A runs on, looks at its lease, and writes if it still believes",
+            ],
+            source: "Kleppmann, How to do distributed locking (2016): Redis uses the wall clock",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::File, _) => None,
+            (StoreKind::Redis, Client::Library | Client::RedisPy | Client::Naive) => {
+                expect(Verdict::DoubleGrant, "the lease is over by the server's clock, and by no other")
+            }
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL * 4).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            stage.inflict(ServerFault::JumpClock).await?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            let look = a.check(&old).await?;
+            a.wake()?;
+            if look.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

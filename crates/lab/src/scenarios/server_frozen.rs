@@ -1,0 +1,59 @@
+//! The server stands still for longer than a TTL.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL, pause},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct ServerFrozen;
+
+impl Scenario for ServerFrozen {
+    fn about(&self) -> About {
+        About {
+            name: "server-frozen",
+            title: "The server is frozen",
+            why: "Nobody can renew and nobody can take. The holder must stop in time, and everybody must go on when the server does.",
+            steps: &[
+                "A takes the lock; B waits",
+                "the server is stopped (SIGSTOP) for longer than the TTL",
+                "A's lease ends without an answer",
+                "the server runs on; B gets the lock; A looks, and writes if it still believes",
+            ],
+            source: "Kleppmann, How to do distributed locking (2016): a server can be paused as well",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::File, _) | (_, Client::RedisPy) => None,
+            (_, Client::Library) => expect(Verdict::Blocked, "safe, since the holder stops at its deadline"),
+            (_, Client::Naive) => expect(Verdict::Overlap, "its holder never stops"),
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            let (new, waits) = b.begin_to_acquire(TTL, None, true).await?;
+            pause(TTL / 5).await;
+            stage.inflict(ServerFault::Freeze).await?;
+            pause(TTL * 2).await;
+            stage.inflict(ServerFault::Thaw).await?;
+            waits.expect(Came::Yes).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            if a.check(&old).await?.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

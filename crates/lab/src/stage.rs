@@ -1,0 +1,170 @@
+//! What a scenario is played on: a store of its own, a resource, client processes, and the record of all they do.
+
+use std::{sync::Arc, time::Duration};
+
+use fencepost_core::clock::{self, BootClock};
+use fencepost_history::{Event, Phase, Verb, What};
+use fencepost_servers::{Network, Weather};
+
+use crate::{
+    agent::Role,
+    player::{AgentCommand, Player},
+    recorder::Recorder,
+    resource::Resource,
+    scenario::Stop,
+    stand::{self, ServerFault, Stand},
+    subject::Subject,
+};
+
+/// The lock of every scenario.
+pub const LOCK: &str = "orders/1";
+/// The TTL of most scenarios. Long enough for a loaded machine, short enough to be waited for.
+pub const TTL: Duration = Duration::from_millis(1500);
+/// From here on a lock that is wanted and that nobody has counts as blocked.
+pub const IDLE_LIMIT: Duration = Duration::from_millis(600);
+/// Longer than anything that a scenario waits for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A stage. All processes on it end when it is dropped.
+#[derive(Debug)]
+pub struct Stage {
+    /// Whom it is played on.
+    pub subject: Subject,
+    /// What chance there is.
+    pub(crate) random: fastrand::Rng,
+    store: Arc<dyn Stand>,
+    resource: Resource,
+    recorder: Recorder,
+    agent: AgentCommand,
+}
+
+impl Stage {
+    /// Starts the store and the resource.
+    pub(crate) async fn set(
+        subject: Subject,
+        seed: u64,
+        agent: AgentCommand,
+        recorder: Recorder,
+    ) -> Result<Self, Stop> {
+        let store = blocking(move || stand::start(subject.store)).await?;
+        let resource = Resource::start(recorder.clone()).await?;
+        Ok(Self { subject, random: fastrand::Rng::with_seed(seed), store, resource, recorder, agent })
+    }
+
+    /// A client process with a direct way to everything.
+    pub(crate) async fn player(&self, name: &str) -> Result<Player, Stop> {
+        self.start_player(name, self.store.url()).await
+    }
+
+    /// A client process whose network can be disturbed.
+    pub(crate) async fn player_behind_network(&self, name: &str) -> Result<Player, Stop> {
+        let to_store = match self.store.address() {
+            Some(address) => Some(Network::before(address).await?),
+            None => None,
+        };
+        let url = to_store.as_ref().and_then(|network| self.store.url_through(network.address));
+        let mut player = self.start_player(name, url.unwrap_or_else(|| self.store.url())).await?;
+        player.to_store = to_store;
+        player.to_resource = Some(Network::before(self.resource.address).await?);
+        Ok(player)
+    }
+
+    async fn start_player(&self, name: &str, url: String) -> Result<Player, Stop> {
+        let role = Role { name: name.to_owned(), client: self.subject.client, url };
+        Player::start(&role, &self.agent, self.recorder.clone(), self.resource.address).await
+    }
+
+    /// Does something to the store's servers.
+    pub(crate) async fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        let phase = if fault == ServerFault::Thaw { Phase::End } else { Phase::Begin };
+        let store = self.store.clone();
+        let begin = crate::agent::now();
+        let done = blocking(move || store.inflict(fault)).await;
+        let (word, target, installed) = (fault.word().to_owned(), "store".to_owned(), done.is_ok());
+        let what = What::Fault { fault: word, target, phase, installed };
+        self.recorder.add(Event { at: begin, by: "lab".to_owned(), what });
+        done
+    }
+
+    /// Changes the weather between a player and the store.
+    pub(crate) fn weather_to_store(&self, player: &Player, weather: Weather) -> Result<(), Stop> {
+        let network = player.to_store.as_ref();
+        let network = network.ok_or_else(|| Stop::NotInstalled("there is no network before this store".to_owned()))?;
+        self.weather(network, &format!("{} to store", player.name), weather);
+        Ok(())
+    }
+
+    /// Changes the weather between a player and the resource.
+    pub(crate) fn weather_to_resource(&self, player: &Player, weather: Weather) -> Result<(), Stop> {
+        let network = player.to_resource.as_ref();
+        let network =
+            network.ok_or_else(|| Stop::NotInstalled("there is no network before the resource".to_owned()))?;
+        self.weather(network, &format!("{} to resource", player.name), weather);
+        Ok(())
+    }
+
+    fn weather(&self, network: &Network, target: &str, weather: Weather) {
+        network.set(weather);
+        let phase = if weather == Weather::Fair { Phase::End } else { Phase::Begin };
+        let (fault, target) = (format!("network: {weather:?}"), target.to_owned());
+        self.recorder.tell("lab", What::Fault { fault, target, phase, installed: true });
+    }
+
+    /// Notes that the store was made to forget a grant on purpose.
+    pub(crate) fn freed(&self, grant: &str, why: &str) {
+        self.recorder.tell("lab", What::Freed { grant: grant.to_owned(), why: why.to_owned() });
+    }
+
+    /// A remark in the history.
+    pub(crate) fn note(&self, text: &str) {
+        self.recorder.tell("lab", What::Note { text: text.to_owned() });
+    }
+
+    /// What has been recorded so far.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.recorder.events()
+    }
+
+    /// Waits until the history has an event that `wanted` accepts.
+    pub(crate) async fn until(&self, what: &str, mut wanted: impl FnMut(&Event) -> bool) -> Result<(), Stop> {
+        let deadline = crate::agent::now() + u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+        while !self.recorder.events().iter().any(&mut wanted) {
+            if crate::agent::now() > deadline {
+                return Err(Stop::Failed(format!("not within {PATIENCE:?}: {what}")));
+            }
+            pause(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until a renewal of this grant was answered.
+    pub(crate) async fn renewed(&self, grant: &str) -> Result<(), Stop> {
+        let is_one = |event: &Event| matches!(&event.what, What::Invoke { verb: Verb::Renew, grant: renewed, .. } if renewed == grant);
+        self.until("a renewal", is_one).await
+    }
+}
+
+/// Waits on the clock that leases are read on.
+pub(crate) async fn pause(span: Duration) {
+    clock::sleep(&BootClock, span).await;
+}
+
+/// Runs what blocks on a thread of its own. A panic in a driver is a failure of the laboratory, told in words.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Stop> + Send + 'static) -> Result<T, Stop> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(Stop::Failed(panicked(error))),
+    }
+}
+
+/// What a task that panicked said.
+pub(crate) fn panicked(error: tokio::task::JoinError) -> String {
+    match error.try_into_panic() {
+        Ok(panic) => match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
+            (Some(said), _) => said.clone(),
+            (None, Some(said)) => (*said).to_owned(),
+            (None, None) => "a panic without words".to_owned(),
+        },
+        Err(error) => error.to_string(),
+    }
+}

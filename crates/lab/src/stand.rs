@@ -1,0 +1,86 @@
+//! A store that is ready to be used and to be broken.
+
+mod file;
+mod redis;
+
+use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use crate::{scenario::Stop, subject::StoreKind};
+
+/// Something that can be done to a store's servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerFault {
+    /// Stops the server where it stands (SIGSTOP).
+    Freeze,
+    /// Lets it run on (SIGCONT).
+    Thaw,
+    /// Kills it (SIGKILL) and starts it again with the data that it had.
+    Restart,
+    /// Kills it and starts it again with nothing.
+    RestartEmpty,
+    /// Moves its wall clock forward by an hour.
+    JumpClock,
+    /// An administrator takes the lock of this name from whoever holds it.
+    Break(&'static str),
+}
+
+impl ServerFault {
+    /// How the history calls it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            ServerFault::Freeze | ServerFault::Thaw => "frozen (SIGSTOP)",
+            ServerFault::Restart => "killed and restarted",
+            ServerFault::RestartEmpty => "killed and restarted without data",
+            ServerFault::JumpClock => "wall clock + 1 h",
+            ServerFault::Break(_) => "lock broken by force",
+        }
+    }
+}
+
+/// The servers of a store, or its directory. Ended when dropped.
+pub(crate) trait Stand: fmt::Debug + Send + Sync {
+    /// Its URL for clients.
+    fn url(&self) -> String;
+
+    /// Where its one server listens, where there is one.
+    fn address(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// Its URL for clients that reach it through `relay`.
+    fn url_through(&self, _relay: SocketAddr) -> Option<String> {
+        None
+    }
+
+    /// Does something to it. Blocks.
+    ///
+    /// # Errors
+    /// [`Stop::NotInstalled`] when that is not possible here.
+    fn inflict(&self, fault: ServerFault) -> Result<(), Stop>;
+}
+
+/// Starts a store. Blocks.
+///
+/// # Errors
+/// [`Stop::Missing`] names the package that has to be installed.
+pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
+    match kind {
+        StoreKind::File => file::Directory::start(),
+        StoreKind::Redis => redis::Server::start(),
+    }
+}
+
+/// Looks for an executable, so that a missing one is reported and not a failure.
+fn needs(executable: &str, package: &str) -> Result<PathBuf, Stop> {
+    found(executable)
+        .ok_or_else(|| Stop::Missing(format!("{executable} is not installed: install the package {package}")))
+}
+
+pub(crate) fn found(executable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(executable)).find(|file| file.is_file())
+}
+
+fn not_possible(fault: ServerFault, on: &str) -> Stop {
+    Stop::NotInstalled(format!("\"{}\" means nothing on {on}", fault.word()))
+}

@@ -1,0 +1,62 @@
+//! One Redis server.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use fencepost_servers::{RedisServer, WallClock};
+
+use super::{ServerFault, Stand, needs, not_possible};
+use crate::{fault::signal, scenario::Stop};
+
+#[derive(Debug)]
+pub(super) struct Server {
+    server: RedisServer,
+    /// Why it has none of its own, where that is so.
+    clock: Result<Arc<WallClock>, String>,
+}
+
+impl Server {
+    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+        needs("redis-server", "redis-server")?;
+        let clock = WallClock::new().map(Arc::new);
+        let server = clock.as_ref().map_or_else(|_| RedisServer::start(), RedisServer::start_on);
+        Ok(Arc::new(Self { server, clock }))
+    }
+}
+
+impl Stand for Server {
+    fn url(&self) -> String {
+        self.server.url()
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        Some(self.server.address())
+    }
+
+    fn url_through(&self, relay: SocketAddr) -> Option<String> {
+        Some(format!("redis://{relay}"))
+    }
+
+    fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        let pid = self.server.pid();
+        match fault {
+            ServerFault::Freeze => signal(pid, rustix::process::Signal::STOP),
+            ServerFault::Thaw => signal(pid, rustix::process::Signal::CONT),
+            ServerFault::Restart => {
+                self.server.kill();
+                self.server.launch();
+                Ok(())
+            }
+            ServerFault::RestartEmpty => {
+                self.server.kill();
+                self.server.forget();
+                self.server.launch();
+                Ok(())
+            }
+            ServerFault::JumpClock => {
+                let jump = |clock: &Arc<WallClock>| clock.stand_apart(Duration::from_secs(3600));
+                self.clock.as_ref().map_err(Clone::clone).and_then(jump).map_err(Stop::NotInstalled)
+            }
+            other => Err(not_possible(other, "a Redis server")),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The laboratory on real servers and real processes.
+
+mod matrix;

@@ -15,7 +15,9 @@
 //! - **First come, first served**, across processes. A waiter that is stopped (SIGSTOP) at the head of the queue
 //!   keeps its turn as a stopped holder keeps its lock; a dead one is passed over at once.
 //! - **Children** of a holder do not keep the lock by inheriting descriptors: every descriptor is closed on exec, and a
-//!   release unlocks before it closes. Only [`Store::descriptor`] hands one out.
+//!   release unlocks, whoever else has the descriptor. Only [`Store::descriptor`] hands one out. (A child that is forked
+//!   and never runs another program has its parent's descriptors: what the parent holds when it dies stays locked until
+//!   that child ends.)
 //! - **Removing a lock's file** takes the lock from its holder, who is told, and never makes two: takers compare
 //!   the file they locked with the one at the path after they recorded their grant. A hold of less than 20 ms may end
 //!   before it is told.

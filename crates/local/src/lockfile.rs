@@ -4,7 +4,7 @@
 //! holder died. Everything else is about the file being the right one: whoever removes the file takes the lock
 //! from its holder, and the next taker makes a new one.
 
-use std::path::Path;
+use std::{path::Path, sync::OnceLock};
 
 use fencepost_core::{claim::Holder, fence::Fence, owner::Owner};
 use rustix::{
@@ -26,6 +26,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LockFile {
     pub(crate) file: OwnedFd,
+    /// Which file it is, from the first look at it on.
+    identity: OnceLock<Identity>,
 }
 
 /// Who takes a lock, as it will be recorded.
@@ -55,6 +57,10 @@ pub(crate) enum Tried {
 }
 
 impl LockFile {
+    fn of(file: OwnedFd) -> Self {
+        Self { file, identity: OnceLock::new() }
+    }
+
     /// Opens the lock's file, and creates it where it is missing.
     pub(crate) fn open(directory: &Directory, place: &Place) -> Outcome<Self> {
         loop {
@@ -71,7 +77,7 @@ impl LockFile {
                         rustix::fs::fchmod(&file, directory.file_mode)
                             .map_err(Problem::system("setting the rights of", &place.file))?;
                     }
-                    return Ok(Self { file });
+                    return Ok(Self::of(file));
                 }
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(Problem::system("creating", &place.file)(errno)),
@@ -82,7 +88,7 @@ impl LockFile {
     /// Opens the lock's file if there is one.
     pub(crate) fn open_existing(place: &Place) -> Outcome<Option<Self>> {
         match rustix::fs::open(&place.file, FLAGS, Mode::empty()) {
-            Ok(file) => Ok(Some(Self { file })),
+            Ok(file) => Ok(Some(Self::of(file))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Problem::system("opening", &place.file)(errno)),
         }
@@ -92,7 +98,7 @@ impl LockFile {
     pub(crate) fn open_to_read(path: &Path) -> Outcome<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(file) => Ok(Some(Self { file })),
+            Ok(file) => Ok(Some(Self::of(file))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Problem::system("opening", path)(errno)),
         }
@@ -105,11 +111,7 @@ impl LockFile {
         let path = &place.file;
         if !self.try_exclusive(path)? {
             // By the path, since a waiter may have had the file open for long, and it may have been moved.
-            return Ok(if inode_at(path)? == Some(self.look(path)?.identity.inode) {
-                Tried::Held
-            } else {
-                Tried::Stale
-            });
+            return Ok(if inode_at(path)? == Some(self.identity(path)?.inode) { Tried::Held } else { Tried::Stale });
         }
         self.grant(directory, place, taker).inspect_err(|_| {
             // Whoever tries again keeps the file open meanwhile.
@@ -121,11 +123,11 @@ impl LockFile {
         let path = &place.file;
         let mut bytes = [0; TAKERS_PART];
         let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
-        let (fence, mut seen) = match record::read(path, &bytes[..length], place.name.as_str())? {
+        let (fence, seen) = match record::read(path, &bytes[..length], place.name.as_str())? {
             Content::Used { identity, last } => {
                 let next = self.record_next(directory, path, last, taker)?;
-                let seen = self.look(path)?;
-                if seen.identity == identity {
+                let seen = self.in_place(path)?;
+                if self.identity(path)? == identity {
                     (next, seen)
                 } else {
                     // A copy of another file, from a backup perhaps, whose counter may be behind.
@@ -134,37 +136,39 @@ impl LockFile {
             }
             Content::New => self.begin(directory, place, 0, taker)?,
         };
-        if seen.is_at(path)? && record::marks(seen.length) & CLOSING != 0 {
-            seen = self.outwait_removal(directory, place)?;
-        }
-        if !seen.is_at(path)? {
-            return Ok(Tried::Stale);
-        }
-        let waiters = record::marks(seen.length) & QUEUE != 0;
-        Ok(Tried::Taken { fence, inode: seen.identity.inode, waiters })
+        let seen = match seen {
+            Some(seen) if seen.is_being_removed() => self.outwait_removal(directory, place)?,
+            seen => seen,
+        };
+        Ok(seen.map_or(Tried::Stale, |seen| Tried::Taken {
+            fence,
+            inode: seen.identity.inode,
+            waiters: seen.may_have_waiters(),
+        }))
     }
 
     /// A remover announced itself: once it had its turn, the file is removed, or is not going to be. One that died
     /// half-way is finished for; where that is forbidden to us, nobody removes it.
-    fn outwait_removal(&self, directory: &Directory, place: &Place) -> Outcome<Seen> {
+    fn outwait_removal(&self, directory: &Directory, place: &Place) -> Outcome<Option<Seen>> {
         let floor = directory.floor.lock()?;
         let seen = self.look(&place.file)?;
-        if record::marks(seen.length) & CLOSING != 0 && remove(&floor, place, seen.identity.inode).is_err() {
+        if seen.is_being_removed() && remove(&floor, place, seen.identity.inode).is_err() {
             self.mark(&floor, &place.file, CLOSING, false)?;
         }
-        self.look(&place.file)
+        self.in_place(&place.file)
     }
 
     /// Gives the lock up although other processes may have inherited the descriptor: closing it would not be enough.
-    /// `nudge` makes an event for the waiter, which such a close does not.
-    pub(crate) fn unlock(self, nudge: bool) {
-        // Unlocking an open file that is locked does not fail; closing it follows in any case.
+    pub(crate) fn unlock(&self) {
+        // Unlocking an open file does not fail.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-        if nudge {
-            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
-            // Without it the waiter finds out by its backstop.
-            let _ = rustix::fs::futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
-        }
+    }
+
+    /// Makes an event for the waiter where a close makes none: another process has the descriptor.
+    pub(crate) fn nudge(&self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
+        // Without it the waiter finds out by its backstop.
+        let _ = rustix::fs::futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
     }
 
     /// Whether somebody has the lock. The record alone does not tell: a killed holder leaves it behind.
@@ -193,15 +197,20 @@ impl LockFile {
         Ok(record::holder(&self.page(path)?))
     }
 
-    /// Whether the file is still the one at `path`.
-    pub(crate) fn is_in_place(&self, path: &Path) -> Outcome<bool> {
-        self.look(path)?.is_at(path)
+    /// The file as it is now, if it is still the one at `path`. One that has been looked at before is looked for there:
+    /// it may have been moved while it lay open.
+    pub(crate) fn in_place(&self, path: &Path) -> Outcome<Option<Seen>> {
+        if let Some(identity) = self.identity.get() {
+            let seen = Seen::at(path).map_err(Problem::system("examining", path))?;
+            return Ok(seen.filter(|seen| seen.identity.inode == identity.inode));
+        }
+        let seen = self.look(path)?;
+        Ok(seen.is_at(path)?.then_some(seen))
     }
 
     /// States whether there may be waiters.
     pub(crate) fn mark_waiters(&self, directory: &Directory, path: &Path, waiters: bool) -> Outcome<()> {
-        let marked = record::marks(self.look(path)?.length) & QUEUE != 0;
-        if marked == waiters {
+        if self.look(path)?.may_have_waiters() == waiters {
             return Ok(());
         }
         self.mark(&directory.floor.lock()?, path, QUEUE, waiters)
@@ -222,7 +231,7 @@ impl LockFile {
         let taken = self.recorded(path).and_then(|holder| {
             let taken = still(holder.as_ref());
             if taken {
-                remove(&floor, place, self.look(path)?.identity.inode)?;
+                remove(&floor, place, self.identity(path)?.inode)?;
             }
             Ok(taken)
         });
@@ -233,7 +242,16 @@ impl LockFile {
     }
 
     fn look(&self, path: &Path) -> Outcome<Seen> {
-        Seen::of(&self.file).map_err(Problem::system("examining", path))
+        let seen = Seen::of(&self.file).map_err(Problem::system("examining", path))?;
+        let _ = self.identity.set(seen.identity); // which does not change
+        Ok(seen)
+    }
+
+    fn identity(&self, path: &Path) -> Outcome<Identity> {
+        match self.identity.get() {
+            Some(identity) => Ok(*identity),
+            None => Ok(self.look(path)?.identity),
+        }
     }
 
     fn try_exclusive(&self, path: &Path) -> Outcome<bool> {
@@ -261,9 +279,15 @@ impl LockFile {
     }
 
     /// Writes the whole page, with a first grant whose fence lies above everything given out so far and above `above`.
-    fn begin(&self, directory: &Directory, place: &Place, above: u64, taker: Taker<'_>) -> Outcome<(Fence, Seen)> {
+    fn begin(
+        &self,
+        directory: &Directory,
+        place: &Place,
+        above: u64,
+        taker: Taker<'_>,
+    ) -> Outcome<(Fence, Option<Seen>)> {
         let path = &place.file;
-        let identity = self.look(path)?.identity;
+        let identity = self.identity(path)?;
         let floor = directory.floor.lock()?;
         let (fence, range_end) = floor.new_range(above)?;
         let issued = taker.issued(fence, range_end, directory);
@@ -276,7 +300,7 @@ impl LockFile {
         // The waiters of a file that was removed still wait.
         self.mark(&floor, path, QUEUE, true)?;
         let fence = Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
-        Ok((fence, self.look(path)?))
+        Ok((fence, self.in_place(path)?))
     }
 
     /// Changes one mark. The lock on the floor keeps two from changing the length at once.
@@ -307,18 +331,43 @@ pub(crate) fn inode_at(path: &Path) -> Outcome<Option<u64>> {
 
 /// A file as the kernel describes it.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+pub(crate) struct Seen {
     identity: Identity,
     links: u64,
     length: u64,
 }
 
 impl Seen {
-    #[cfg(target_os = "linux")]
+    /// An open file.
     fn of(file: &OwnedFd) -> Result<Self, Errno> {
-        use rustix::fs::{AtFlags, StatxFlags};
+        #[cfg(target_os = "linux")]
+        return Self::asked(file, "", rustix::fs::AtFlags::EMPTY_PATH);
+        #[cfg(not(target_os = "linux"))]
+        return rustix::fs::fstat(file).map(Self::without_birth);
+    }
+
+    /// Whatever is at the path.
+    fn at(path: &Path) -> Result<Option<Self>, Errno> {
+        #[cfg(target_os = "linux")]
+        let seen = Self::asked(rustix::fs::CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        #[cfg(not(target_os = "linux"))]
+        let seen = rustix::fs::lstat(path).map(Self::without_birth);
+        match seen {
+            Ok(seen) => Ok(Some(seen)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn asked(
+        from: impl rustix::fd::AsFd,
+        path: impl rustix::path::Arg,
+        how: rustix::fs::AtFlags,
+    ) -> Result<Self, Errno> {
+        use rustix::fs::StatxFlags;
         let wanted = StatxFlags::INO | StatxFlags::NLINK | StatxFlags::SIZE | StatxFlags::BTIME;
-        let seen = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+        let seen = rustix::fs::statx(from, path, how, wanted)?;
         let seconds = u64::try_from(seen.stx_btime.tv_sec).unwrap_or(0);
         let born = seconds.wrapping_mul(1_000_000_000).wrapping_add(seen.stx_btime.tv_nsec.into());
         let identity = Identity { inode: seen.stx_ino, born };
@@ -326,10 +375,18 @@ impl Seen {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn of(file: &OwnedFd) -> Result<Self, Errno> {
-        let seen = rustix::fs::fstat(file)?;
+    fn without_birth(seen: rustix::fs::Stat) -> Self {
         let identity = Identity { inode: seen.st_ino, born: 0 };
-        Ok(Self { identity, links: seen.st_nlink.into(), length: u64::try_from(seen.st_size).unwrap_or(0) })
+        Self { identity, links: seen.st_nlink.into(), length: u64::try_from(seen.st_size).unwrap_or(0) }
+    }
+
+    /// Whether there may be waiters.
+    pub(crate) fn may_have_waiters(self) -> bool {
+        record::marks(self.length) & QUEUE != 0
+    }
+
+    fn is_being_removed(self) -> bool {
+        record::marks(self.length) & CLOSING != 0
     }
 
     /// Whether an open file is still the one at `path`. One link means that nobody removed it. (Somebody may have

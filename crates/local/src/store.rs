@@ -28,6 +28,7 @@ use fencepost_core::{
     purpose::{Correctness, TypedStore},
     store::{BoxFuture, LossReporter, Store},
 };
+use rustix::io::Errno;
 use tokio::sync::watch;
 
 use crate::{
@@ -37,11 +38,14 @@ use crate::{
     encode::Place,
     listing,
     lockfile::{LockFile, Taker, Tried, inode_at},
-    problem::Outcome,
-    queue::{self, Ticket},
+    problem::{Outcome, Problem},
+    queue::{self, EmptyQueue, Ticket},
     record,
     watch::DirectoryWatch,
 };
+
+/// Files that are kept open for the next claim of the same lock. Opening and closing are half of what a lock costs.
+const IDLE: usize = 64;
 
 /// Locks in a directory of this host. One handle is one client: two handles in one process exclude each other.
 #[derive(Debug)]
@@ -134,9 +138,9 @@ impl Store for DirectoryStore {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.shared.closed.send_replace(true);
-            let (_watch, _tickets) = {
+            let (_watch, _tickets, _idle) = {
                 let mut state = self.shared.state();
-                (state.watch.take(), std::mem::take(&mut state.waiting))
+                (state.watch.take(), std::mem::take(&mut state.waiting), std::mem::take(&mut state.idle))
             };
         })
     }
@@ -162,6 +166,8 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) held: HashMap<Owner, Held>,
     waiting: HashMap<Owner, Ticket>,
+    /// Files of locks that were given back, kept open for the next claim.
+    idle: HashMap<PathBuf, LockFile>,
     pub(crate) watch: Option<DirectoryWatch>,
 }
 
@@ -174,6 +180,8 @@ pub(crate) struct Held {
     /// Another process may have the descriptor, so that closing ours makes no event.
     shared_out: bool,
     lost: bool,
+    /// Left to be removed, if it is empty, by whoever came from it.
+    _queue: Option<EmptyQueue>,
 }
 
 /// A claimant as it is written into files.
@@ -185,7 +193,7 @@ struct Written {
 
 impl Held {
     fn new(place: &Place, lock: LockFile, inode: u64, grant: Grant) -> Self {
-        Self { lock, inode, file: place.file.clone(), grant, shared_out: false, lost: false }
+        Self { lock, inode, file: place.file.clone(), grant, shared_out: false, lost: false, _queue: None }
     }
 }
 
@@ -236,7 +244,7 @@ impl Shared {
     /// Tries for one who has not waited, and gives way to those who do.
     fn newcomer(self: &Arc<Self>, claim: &Claim, place: &Place) -> Outcome<Attempt> {
         loop {
-            let lock = LockFile::open(&self.directory, place)?;
+            let lock = self.open_lock(place)?;
             let removals = self.removals();
             let sent = Sent::now(&*self.clock);
             match lock.try_take(&self.directory, place, self.taker(claim, &self.claimant_json(&claim.claimant)))? {
@@ -246,7 +254,7 @@ impl Shared {
                     return Ok(Attempt::Refused(Busy { holder, ahead: None }));
                 }
                 Tried::Taken { waiters: true, .. } if self.somebody_waits(&lock, place)? => {
-                    lock.unlock(false);
+                    lock.unlock();
                     let ahead = Some(queue::count_before(place, u64::MAX)?);
                     return Ok(Attempt::Refused(Busy { holder: None, ahead }));
                 }
@@ -257,6 +265,34 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// The lock's file: the one that lies open from the last time, or opened now.
+    fn open_lock(&self, place: &Place) -> Outcome<LockFile> {
+        if let Some(lock) = self.state().idle.remove(&place.file) {
+            return Ok(lock);
+        }
+        match LockFile::open(&self.directory, place) {
+            Err(Problem::System { errno: Errno::MFILE | Errno::NFILE, .. }) => {
+                let _idle = std::mem::take(&mut self.state().idle);
+                LockFile::open(&self.directory, place)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Keeps a file open that is locked by nobody.
+    fn keep(&self, file: PathBuf, lock: LockFile) {
+        let mut state = self.state();
+        if *self.closed.borrow() {
+            return;
+        }
+        if state.idle.len() >= IDLE
+            && let Some(other) = state.idle.keys().next().cloned()
+        {
+            state.idle.remove(&other);
+        }
+        state.idle.insert(file, lock);
     }
 
     /// Whether the mark that there may be waiters is true; clears it when it is not.
@@ -294,8 +330,9 @@ impl Shared {
     ) -> Option<Grant> {
         let ticket = {
             let mut state = self.state();
-            let ticket = state.waiting.remove(claim.owner())?;
-            self.enter(&mut state, claim, Held::new(place, lock, inode, grant.clone()), removals);
+            let mut ticket = state.waiting.remove(claim.owner())?;
+            let held = Held { _queue: ticket.served(), ..Held::new(place, lock, inode, grant.clone()) };
+            self.enter(&mut state, claim, held, removals);
             ticket
         };
         // Its going wakes the next waiter, who then watches the lock.
@@ -332,15 +369,29 @@ impl Shared {
             (state.held.remove(&holding.owner), state.waiting.remove(&holding.owner))
         };
         if let Some(held) = held {
-            let still_ours = !held.lost && held.lock.is_in_place(&held.file)?;
-            held.lock.unlock(held.shared_out);
-            return if still_ours { Ok(Release::Released) } else { self.not_ours(&self.place(holding.name())) };
+            return self.release_held(held, holding);
         }
         if ticket.is_some() {
             return Ok(Release::Released);
         }
         // Another process of ours may hold it: the owner value is what counts (O1).
         self.persist(|| self.release_elsewhere(holding)).await
+    }
+
+    fn release_held(&self, held: Held, holding: &Holding) -> Outcome<Release> {
+        let Held { lock, file, shared_out, lost, .. } = held;
+        lock.unlock();
+        if shared_out {
+            lock.nudge();
+        }
+        // Looked at after the unlocking: whoever marks the file later than this finds it free, and who did before is
+        // told by its being closed. What was removed in between is taken for removed before.
+        let seen = if lost { None } else { lock.in_place(&file)? };
+        let Some(seen) = seen else { return self.not_ours(&self.place(holding.name())) };
+        if !shared_out && !seen.may_have_waiters() {
+            self.keep(file, lock);
+        }
+        Ok(Release::Released)
     }
 
     fn release_elsewhere(&self, holding: &Holding) -> Outcome<Release> {

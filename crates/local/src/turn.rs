@@ -6,6 +6,7 @@ use fencepost_core::{
     claim::{Claim, Grant},
     clock::{self, BootClock, Sent},
     error::{Error, ErrorKind, Operation},
+    owner::Owner,
 };
 
 use crate::{
@@ -56,16 +57,19 @@ pub(crate) async fn turn(shared: &Arc<Shared>, claim: &Claim) -> Result<Grant, E
 
 /// `None` when the claim has no place in the queue any more.
 async fn wait(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Option<Grant>> {
+    let mut watched = None;
     while let Some(number) = shared.ticket_number(claim.owner()) {
-        match queue::before(place, number)? {
+        let ahead = if was_served(place, watched.take())? { None } else { queue::before(place, number)? };
+        match ahead {
             None => {
                 if let Some(grant) = at_head(shared, claim, place).await? {
                     return Ok(Some(grant));
                 }
             }
-            Some(earlier) => {
-                let watch = FileWatch::new(&earlier);
-                if queue::lives(&earlier)? {
+            Some(ahead) => {
+                let watch = FileWatch::new(&ahead.ticket);
+                watched = ahead.owner;
+                if queue::lives(&ahead.ticket)? {
                     tokio::select! {
                         () = watch.event() => {}
                         () = clock::sleep(&BootClock, BACKSTOP_BEHIND) => {}
@@ -75,6 +79,13 @@ async fn wait(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Opt
         }
     }
     Ok(shared.granted(claim.owner()))
+}
+
+/// Whether the last who was granted the lock is `waiter`: then nobody is left who came before him.
+fn was_served(place: &Place, waiter: Option<Owner>) -> Outcome<bool> {
+    let Some(waiter) = waiter else { return Ok(false) };
+    let Some(lock) = LockFile::open_to_read(&place.file)? else { return Ok(false) };
+    Ok(lock.recorded(&place.file)?.is_some_and(|holder| holder.owner == Some(waiter)))
 }
 
 /// Tries, and tries again whenever something happens to the lock's file, which stays open meanwhile: closing it would
@@ -120,7 +131,6 @@ mod tests {
         claim::{Claimant, Claimed, Holding, Patience},
         limits::Ttl,
         name::{LockName, Namespace},
-        owner::Owner,
         store::Store,
     };
 

@@ -72,6 +72,9 @@ struct State {
     pending: BTreeMap<(Moment, u64), Waker>,
     next_id: u64,
     running: bool,
+    /// When the thread wakes at the latest. An alarm that was set and dropped again leaves it as it is: limits of
+    /// seconds on calls of microseconds would otherwise cost a system call each.
+    wakes_at: Option<Moment>,
 }
 
 impl Alarms {
@@ -88,14 +91,15 @@ impl Alarms {
             state.next_id
         });
         _replaced = state.pending.insert((at, id), waker.clone());
-        let first = state.pending.first_key_value().is_some_and(|(key, _)| *key == (at, id));
+        let earlier = state.wakes_at.is_none_or(|wakes_at| at < wakes_at);
         if !state.running {
             state.running = self.start();
         }
         if !state.running {
             // No thread to be had: poll again rather than sleep past a deadline.
             waker.wake_by_ref();
-        } else if first {
+        } else if earlier {
+            state.wakes_at = Some(at);
             self.rearm(at);
         }
         id
@@ -122,6 +126,7 @@ impl Alarms {
                 continue;
             }
             let next = state.pending.first_key_value().map(|(key, _)| key.0);
+            state.wakes_at = next;
             self.nap(state, next);
         }
     }

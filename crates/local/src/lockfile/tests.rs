@@ -69,10 +69,10 @@ fn a_refused_break_leaves_no_mark() {
     assert!(!refused);
     assert_eq!(scene.length(), before, "the announcement was taken back");
     // The next taker meets nothing that he would have to wait out.
-    held.unlock(false);
+    held.unlock();
     let next = scene.open();
     scene.take(&next);
-    assert!(next.is_in_place(&scene.place.file).unwrap());
+    assert!(next.in_place(&scene.place.file).unwrap().is_some());
 }
 
 /// A removed file's number is given to the next file. A copy of the old content that comes to lie in it says the right
@@ -92,11 +92,11 @@ fn f4_a_copy_in_a_file_of_the_same_number_is_told_by_its_birth() {
     };
     let elsewhere = Identity { born: identity.born ^ 1, ..identity };
     fs::write(&scene.place.file, record::new_page("x", elsewhere, &copied, b"{}")).unwrap();
-    lock.unlock(false);
+    lock.unlock();
     let lock = scene.open();
     let next = scene.take(&lock);
     assert!(next > copied.range_end, "{next} comes from a range that another file was given");
-    lock.unlock(false);
+    lock.unlock();
     assert_eq!(scene.take(&scene.open()), next + 1, "and the file is its own from then on");
 }
 
@@ -129,7 +129,7 @@ fn two_removers_at_once_take_the_lock_from_one_holder_only() {
             };
             let broken: Vec<bool> = removers.into_iter().map(|remover| remover.join().unwrap()).collect();
             assert!(broken.contains(&true), "round {round}");
-            assert!(next.is_in_place(&scene.place.file).unwrap(), "round {round}: the next holder was robbed");
+            assert!(next.in_place(&scene.place.file).unwrap().is_some(), "round {round}: the next holder was robbed");
         });
     }
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod elsewhere;
+mod idle;
 mod killed;
 mod surroundings;
 mod users;

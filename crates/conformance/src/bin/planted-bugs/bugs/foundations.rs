@@ -127,8 +127,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "file: a release says it gave back what had been taken away",
         rule: "O2",
         file: "crates/local/src/store.rs",
-        find: "let still_ours = !held.lost && held.lock.is_in_place(&held.file)?;",
-        replace: "let still_ours = true;",
+        find: "let Some(seen) = seen else { return self.not_ours(&self.place(holding.name())) };",
+        replace: "let Some(seen) = seen else { return Ok(Release::Released) };",
         test: suite("file::o2_a_stale_release_changes_nothing"),
     },
     Bug {

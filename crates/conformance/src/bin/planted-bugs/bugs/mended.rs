@@ -43,8 +43,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "file: a copy in a file of the same number counts on",
         rule: "F4",
         file: "crates/local/src/lockfile.rs",
-        find: "if seen.identity == identity {",
-        replace: "if seen.identity.inode == identity.inode {",
+        find: "if self.identity(path)? == identity {",
+        replace: "if self.identity(path)?.inode == identity.inode {",
         test: local(&["--lib"], "lockfile::tests::f4_a_copy_in_a_file_of_the_same_number_is_told_by_its_birth"),
     },
     Bug {
@@ -98,6 +98,22 @@ pub(crate) const BUGS: &[Bug] = &[
         find: "Ok(()) | Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => {}",
         replace: "Ok(()) | Err(Errno::NOENT) => {}",
         test: local(STORE, "users::w1_a_dead_waiter_of_another_user_blocks_nobody"),
+    },
+    Bug {
+        name: "file: a file that lay open is trusted to be in its place",
+        rule: "O2",
+        file: "crates/local/src/lockfile.rs",
+        find: "if let Some(identity) = self.identity.get() {\n            let seen",
+        replace: "if let Some(identity) = self.identity.get().filter(|_| false) {\n            let seen",
+        test: local(STORE, "idle::a_file_that_was_moved_while_it_lay_open_is_nobodys_lock"),
+    },
+    Bug {
+        name: "file: a release keeps the file open that somebody waits for",
+        rule: "W1",
+        file: "crates/local/src/store.rs",
+        find: "if !shared_out && !seen.may_have_waiters() {",
+        replace: "if !shared_out {",
+        test: local(STORE, "idle::w1_no_waiter_is_missed_by_a_release_that_keeps_its_file_open"),
     },
 ];
 

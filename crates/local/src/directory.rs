@@ -4,14 +4,17 @@ use std::{
     fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use fencepost_core::{
+    clock::{BootClock, Clock},
     error::{Error, ErrorKind, Operation},
     name::Namespace,
 };
 use rustix::{
-    fs::{Access, Mode},
+    fd::OwnedFd,
+    fs::{Access, Mode, OFlags},
     io::Errno,
 };
 
@@ -27,6 +30,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
+    /// The directory itself: a file is found in it in half the time that its whole path takes.
+    file: OwnedFd,
+    /// Device and inode.
+    identity: (u64, u64),
+    /// When the directory was last seen at its path, in nanoseconds of the boot clock.
+    seen_at: AtomicU64,
     /// The rights of files made in it.
     pub(crate) file_mode: Mode,
     /// The rights of directories made in it.
@@ -49,10 +58,32 @@ impl Directory {
         let mode = mode_of(&path)?;
         let file_mode = file_mode(mode);
         let boot = boot_id()?;
-        let floor = Floor::open(&path, boot, file_mode).map_err(|problem| problem.into_error(Operation::Open, None))?;
-        Ok(Self { path, file_mode, directory_mode: mode & 0o7777, boot, floor })
+        let open = |problem: Problem| problem.into_error(Operation::Open, None);
+        let floor = Floor::open(&path, boot, file_mode).map_err(open)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::empty());
+        let file = file.map_err(|errno| open(Problem::system("opening", &path)(errno)))?;
+        let found = rustix::fs::fstat(&file).map_err(|errno| open(Problem::system("examining", &path)(errno)))?;
+        let identity = (found.st_dev, found.st_ino);
+        let seen_at = AtomicU64::new(0);
+        Ok(Self { path, file, identity, seen_at, file_mode, directory_mode: mode & 0o7777, boot, floor })
+    }
+
+    /// The directory, to look for a file in it; `None` when it is not the one at its path any more: then only the whole
+    /// path tells. After a directory was replaced nothing is promised of its locks, so that it need not be noticed
+    /// by the very next claim.
+    pub(crate) fn handle(&self) -> Option<&OwnedFd> {
+        let now = BootClock.now().as_nanos();
+        if now.saturating_sub(self.seen_at.load(Ordering::Relaxed)) < SEEN_FOR_NANOS {
+            return Some(&self.file);
+        }
+        let in_place = rustix::fs::stat(&self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == self.identity);
+        self.seen_at.store(if in_place { now } else { 0 }, Ordering::Relaxed);
+        in_place.then_some(&self.file)
     }
 }
+
+const SEEN_FOR_NANOS: u64 = 20_000_000;
 
 /// Who may write the directory may take its locks: a file gets the read and write bits that the directory's
 /// writers need, and nobody else gets any.

@@ -5,7 +5,10 @@
 //! is no hexadecimal digit. The name itself stands in the file, so it can be listed, and so that two
 //! names on one file (a file system that folds case) are noticed instead of being one lock.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 use fencepost_core::name::LockName;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -45,6 +48,11 @@ impl Place {
         let mut encoded = encode(name.as_str());
         encoded.push_str(LOCK_SUFFIX);
         Self { name: name.clone(), file: directory.join(encoded) }
+    }
+
+    /// The last part of its path.
+    pub(crate) fn file_name(&self) -> &OsStr {
+        self.file.file_name().unwrap_or_default() // never without one
     }
 
     /// The directory of its waiters' tickets, there only while somebody waits.

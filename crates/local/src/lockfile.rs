@@ -8,9 +8,10 @@ use std::{path::Path, sync::OnceLock};
 
 use fencepost_core::{claim::Holder, fence::Fence, owner::Owner};
 use rustix::{
-    fd::OwnedFd,
-    fs::{FlockOperation, Mode, OFlags, Timestamps, UTIME_NOW},
+    fd::{AsFd, OwnedFd},
+    fs::{AtFlags, FlockOperation, Mode, OFlags, Timestamps, UTIME_NOW},
     io::Errno,
+    path::Arg,
     time::Timespec,
 };
 
@@ -126,7 +127,7 @@ impl LockFile {
         let (fence, seen) = match record::read(path, &bytes[..length], place.name.as_str())? {
             Content::Used { identity, last } => {
                 let next = self.record_next(directory, path, last, taker)?;
-                let seen = self.in_place(path)?;
+                let seen = self.in_place(directory, place)?;
                 if self.identity(path)? == identity {
                     (next, seen)
                 } else {
@@ -155,7 +156,7 @@ impl LockFile {
         if seen.is_being_removed() && remove(&floor, place, seen.identity.inode).is_err() {
             self.mark(&floor, &place.file, CLOSING, false)?;
         }
-        self.in_place(&place.file)
+        self.in_place(directory, place)
     }
 
     /// Gives the lock up although other processes may have inherited the descriptor: closing it would not be enough.
@@ -199,11 +200,21 @@ impl LockFile {
 
     /// The file as it is now, if it is still the one at `path`. One that has been looked at before is looked for there:
     /// it may have been moved while it lay open.
-    pub(crate) fn in_place(&self, path: &Path) -> Outcome<Option<Seen>> {
+    fn in_place(&self, directory: &Directory, place: &Place) -> Outcome<Option<Seen>> {
+        let path = &place.file;
         if let Some(identity) = self.identity.get() {
-            let seen = Seen::at(path).map_err(Problem::system("examining", path))?;
+            let seen = match directory.handle() {
+                Some(directory) => Seen::at(directory, place.file_name()),
+                None => Seen::at(rustix::fs::CWD, path),
+            };
+            let seen = seen.map_err(Problem::system("examining", path))?;
             return Ok(seen.filter(|seen| seen.identity.inode == identity.inode));
         }
+        self.not_removed(path)
+    }
+
+    /// The file as it is now, unless somebody removed it.
+    pub(crate) fn not_removed(&self, path: &Path) -> Outcome<Option<Seen>> {
         let seen = self.look(path)?;
         Ok(seen.is_at(path)?.then_some(seen))
     }
@@ -300,7 +311,7 @@ impl LockFile {
         // The waiters of a file that was removed still wait.
         self.mark(&floor, path, QUEUE, true)?;
         let fence = Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })?;
-        Ok((fence, self.in_place(path)?))
+        Ok((fence, self.in_place(directory, place)?))
     }
 
     /// Changes one mark. The lock on the floor keeps two from changing the length at once.
@@ -341,17 +352,17 @@ impl Seen {
     /// An open file.
     fn of(file: &OwnedFd) -> Result<Self, Errno> {
         #[cfg(target_os = "linux")]
-        return Self::asked(file, "", rustix::fs::AtFlags::EMPTY_PATH);
+        return Self::asked(file, "", AtFlags::EMPTY_PATH);
         #[cfg(not(target_os = "linux"))]
         return rustix::fs::fstat(file).map(Self::without_birth);
     }
 
-    /// Whatever is at the path.
-    fn at(path: &Path) -> Result<Option<Self>, Errno> {
+    /// Whatever is at the path, which begins in `directory`.
+    fn at(directory: impl AsFd, path: impl Arg) -> Result<Option<Self>, Errno> {
         #[cfg(target_os = "linux")]
-        let seen = Self::asked(rustix::fs::CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        let seen = Self::asked(directory, path, AtFlags::SYMLINK_NOFOLLOW);
         #[cfg(not(target_os = "linux"))]
-        let seen = rustix::fs::lstat(path).map(Self::without_birth);
+        let seen = rustix::fs::statat(directory, path, AtFlags::SYMLINK_NOFOLLOW).map(Self::without_birth);
         match seen {
             Ok(seen) => Ok(Some(seen)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -360,11 +371,7 @@ impl Seen {
     }
 
     #[cfg(target_os = "linux")]
-    fn asked(
-        from: impl rustix::fd::AsFd,
-        path: impl rustix::path::Arg,
-        how: rustix::fs::AtFlags,
-    ) -> Result<Self, Errno> {
+    fn asked(from: impl AsFd, path: impl Arg, how: AtFlags) -> Result<Self, Errno> {
         use rustix::fs::StatxFlags;
         let wanted = StatxFlags::INO | StatxFlags::NLINK | StatxFlags::SIZE | StatxFlags::BTIME;
         let seen = rustix::fs::statx(from, path, how, wanted)?;

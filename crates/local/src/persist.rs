@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost_core::clock::{self, BootClock};
+use fencepost_core::clock::{self, BootClock, Clock};
 
 use crate::{
     problem::{Again, Outcome, Problem},
@@ -17,19 +17,24 @@ use crate::{
 const PAUSE: Duration = Duration::from_micros(20);
 /// The longest.
 const LONGEST: Duration = Duration::from_millis(10);
-/// With the pauses about three seconds: by then somebody was stopped while he had the floor.
-const TRIES: usize = 300;
+/// By then somebody was stopped while he had the floor.
+const AT_MOST: Duration = Duration::from_secs(3);
 
 impl Shared {
     /// Does `step` until it comes to something.
     pub(crate) async fn persist<T>(self: &Arc<Self>, mut step: impl FnMut() -> Outcome<T>) -> Outcome<T> {
         let mut pause = PAUSE;
-        for _ in 0..TRIES {
+        let mut until = None;
+        loop {
             let waited = match step() {
                 Err(Problem::Again(Again::CeilingReached)) => self.raise_the_floor().await,
                 Err(Problem::Again(Again::FloorTaken)) => Err(Problem::Again(Again::FloorTaken)),
                 outcome => return outcome,
             };
+            let now = BootClock.now();
+            if now >= *until.get_or_insert_with(|| now.after(AT_MOST)) {
+                return Err(self.directory.floor.stuck());
+            }
             match waited {
                 Ok(()) => {}
                 Err(Problem::Again(_)) => {
@@ -39,7 +44,6 @@ impl Shared {
                 Err(problem) => return Err(problem),
             }
         }
-        Err(self.directory.floor.stuck())
     }
 
     /// On a thread that may wait for the disk. Should the caller go away, it is done all the same and harms nobody.

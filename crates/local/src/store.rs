@@ -386,7 +386,7 @@ impl Shared {
         }
         // Looked at after the unlocking: whoever marks the file later than this finds it free, and who did before is
         // told by its being closed. What was removed in between is taken for removed before.
-        let seen = if lost { None } else { lock.in_place(&file)? };
+        let seen = if lost { None } else { lock.not_removed(&file)? };
         let Some(seen) = seen else { return self.not_ours(&self.place(holding.name())) };
         if !shared_out && !seen.may_have_waiters() {
             self.keep(file, lock);

@@ -72,7 +72,7 @@ fn a_refused_break_leaves_no_mark() {
     held.unlock();
     let next = scene.open();
     scene.take(&next);
-    assert!(next.in_place(&scene.place.file).unwrap().is_some());
+    assert!(next.not_removed(&scene.place.file).unwrap().is_some());
 }
 
 /// A removed file's number is given to the next file. A copy of the old content that comes to lie in it says the right
@@ -129,7 +129,10 @@ fn two_removers_at_once_take_the_lock_from_one_holder_only() {
             };
             let broken: Vec<bool> = removers.into_iter().map(|remover| remover.join().unwrap()).collect();
             assert!(broken.contains(&true), "round {round}");
-            assert!(next.in_place(&scene.place.file).unwrap().is_some(), "round {round}: the next holder was robbed");
+            assert!(
+                next.not_removed(&scene.place.file).unwrap().is_some(),
+                "round {round}: the next holder was robbed"
+            );
         });
     }
 }

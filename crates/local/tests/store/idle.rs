@@ -4,7 +4,7 @@ use std::{fs, sync::Arc, time::Duration};
 
 use fencepost_core::{
     claim::{Claimed, Patience, Release},
-    clock::{BootClock, Clock},
+    clock::{self, BootClock, Clock},
     store::Store,
 };
 
@@ -22,6 +22,22 @@ async fn a_file_that_was_moved_while_it_lay_open_is_nobodys_lock() {
     assert!(matches!(answer, Claimed::Busy(_)), "{answer:?}");
     other.release(&held.holding).await.unwrap();
     fence(&store, "x").await;
+}
+
+#[tokio::test]
+async fn a_directory_that_was_replaced_is_noticed_soon() {
+    let scene = Scene::new();
+    let store = scene.store();
+    fence(&store, "x").await;
+    fence(&store, "x").await;
+    let path = scene.file("");
+    fs::rename(&path, scene.directory.path().join("away")).unwrap();
+    let other = scene.store();
+    granted(&other, &claim("x")).await;
+    // By then the directory is looked for again.
+    clock::sleep(&BootClock, Duration::from_millis(100)).await;
+    let answer = store.claim(&claim("x"), Patience::Once).await.unwrap();
+    assert!(matches!(answer, Claimed::Busy(_)), "{answer:?}");
 }
 
 #[tokio::test]
@@ -46,7 +62,7 @@ async fn what_lies_open_is_bounded_and_closed_with_the_store() {
     let store = scene.store();
     let open_files = || {
         let files = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
-        files.filter(|file| file.starts_with(scene.directory.path())).count()
+        files.filter(|file| file.starts_with(scene.directory.path()) && file.is_file()).count()
     };
     for number in 0..200 {
         fence(&store, &format!("lock-{number}")).await;

@@ -4,6 +4,7 @@
 //! Tests, benchmarks and the fault laboratory share these; nothing here knows a lock.
 
 mod etcd;
+mod cluster;
 mod network;
 mod postgres;
 mod redis;
@@ -11,6 +12,7 @@ mod sentinel;
 mod wall_clock;
 
 pub use etcd::EtcdCluster;
+pub use cluster::ClusterSet;
 pub use network::{Network, Weather};
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};

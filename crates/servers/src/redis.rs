@@ -205,6 +205,14 @@ impl RedisServer {
         Ok(self.try_commands(&[words])?.remove(0))
     }
 
+    /// The text that it answers; empty when it answers something else or nothing.
+    pub(crate) fn said(&self, words: &[&str]) -> String {
+        match self.try_command(words) {
+            Ok(Reply::Text(text)) => text,
+            _ => String::new(),
+        }
+    }
+
     /// Sends commands one after another on one connection, and answers as many replies.
     ///
     /// # Errors
@@ -230,6 +238,17 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Waits for what several servers must agree on first.
+pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..1500 {
+        if happened() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("not within 30 s: {what}")
 }
 
 pub(crate) fn free_address() -> SocketAddr {

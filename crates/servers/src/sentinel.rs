@@ -1,6 +1,6 @@
-use std::{fmt::Write, net::SocketAddr, thread, time::Duration};
+use std::{fmt::Write, net::SocketAddr};
 
-use crate::redis::{RedisServer, Reply, free_address};
+use crate::redis::{RedisServer, Reply, eventually, free_address};
 
 /// What the sentinels call the service.
 pub const SERVICE: &str = "locks";
@@ -115,8 +115,8 @@ impl SentinelSet {
         });
         eventually("the sentinels can agree on a failover", || {
             self.sentinels.iter().all(|sentinel| {
-                let known = said(sentinel, &["INFO", "sentinel"]);
-                said(sentinel, &["SENTINEL", "CKQUORUM", SERVICE]).starts_with("OK 3 usable")
+                let known = sentinel.said(&["INFO", "sentinel"]);
+                sentinel.said(&["SENTINEL", "CKQUORUM", SERVICE]).starts_with("OK 3 usable")
                     && known.contains("status=ok")
                     && known.contains("slaves=2")
             })
@@ -175,21 +175,4 @@ fn named_by(sentinel: &RedisServer) -> Option<SocketAddr> {
         },
         _ => None,
     }
-}
-
-fn said(server: &RedisServer, words: &[&str]) -> String {
-    match server.try_command(words) {
-        Ok(Reply::Text(text)) => text,
-        _ => String::new(),
-    }
-}
-
-pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if happened() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("not within 30 s: {what}")
 }

@@ -1,5 +1,6 @@
 //! The places of the stores in this workspace.
 
+mod cluster;
 mod etcd;
 mod file;
 mod memory;
@@ -11,6 +12,7 @@ mod sentinel;
 use fencepost::registry;
 use fencepost_core::capabilities::Capabilities;
 
+pub use cluster::{ClusterSite, cluster, cluster_of_its_own};
 pub use etcd::{EtcdSite, etcd};
 pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};

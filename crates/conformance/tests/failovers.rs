@@ -7,7 +7,7 @@ use fencepost_conformance::{
     holder::Holder,
     prove,
     site::Site,
-    sites::{self, SentinelSite},
+    sites::{self, ClusterSite, SentinelSite},
 };
 use fencepost_core::clock::{BootClock, sleep};
 
@@ -77,6 +77,35 @@ fn sentinel_a_crash_of_the_master_is_not_noticed() {
                 let address = old.address();
                 old.kill();
                 site.set.await_other_master(address);
+            })
+            .await;
+            Ok(())
+        })
+    });
+}
+
+/// Every master at once hands over to its replica, as in a rolling restart.
+#[test]
+fn cluster_planned_failovers_are_not_noticed() {
+    prove(sites::cluster_of_its_own(), holder(), |site: &ClusterSite| -> Proof<'_> {
+        Box::pin(async {
+            nobody_notices(site, || NAMES.iter().for_each(|name| site.set.fail_over(site.set.slot_of(name)))).await;
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn cluster_a_crash_of_a_master_is_not_noticed() {
+    prove(sites::cluster_of_its_own(), holder(), |site: &ClusterSite| -> Proof<'_> {
+        Box::pin(async {
+            nobody_notices(site, || {
+                site.set.settle();
+                let slot = site.set.slot_of(NAMES[0]);
+                let old = site.set.master_of(slot);
+                let address = old.address();
+                old.kill();
+                site.set.await_other_master(slot, address);
             })
             .await;
             Ok(())

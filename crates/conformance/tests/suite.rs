@@ -24,6 +24,10 @@ mod etcd {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::etcd);
 }
 
+mod cluster {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::cluster);
+}
+
 mod redlock {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redlock);
 }

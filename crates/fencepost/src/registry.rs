@@ -26,6 +26,8 @@ pub const SCHEMES: &[Scheme] = &[
     #[cfg(feature = "redis")]
     fencepost_redis::SENTINEL,
     #[cfg(feature = "redis")]
+    fencepost_redis::CLUSTER,
+    #[cfg(feature = "redis")]
     fencepost_redis::redlock::SCHEME,
 ];
 

@@ -20,10 +20,12 @@ use fencepost_core::{
 use redis::{
     AsyncConnectionConfig, Cmd, Pipeline, RedisError, ServerErrorKind, Value,
     aio::{MultiplexedConnection, PubSub},
+    cmd, pipe,
 };
 use tokio::sync::watch;
 
 use crate::{
+    cluster::{Care, Request},
     config::RedisConfig,
     failure::Failure,
     replicas::{Kept, Trouble, Waiting},
@@ -162,6 +164,55 @@ impl Link {
         self.call_once(script, keys, arguments).await.map_err(|trouble| self.failure(trouble))
     }
 
+    /// Sends a request once, and leaves it to the caller what its answer means. With `asking`, to a node that is only
+    /// about to get the key's slot.
+    pub(crate) async fn exchange(&self, request: Request<'_>, care: Care, asking: bool) -> Result<Kept, Trouble> {
+        if asking || (care == Care::Keep && self.waiting.is_some()) {
+            return Box::pin(self.exchange_slowly(request, care, asking)).await;
+        }
+        match request {
+            Request::Command(command) => self.send(command).await,
+            Request::Script { script, keys, arguments } => self.call_once(script, keys, arguments).await,
+        }
+        .map(Kept::by_master)
+    }
+
+    async fn exchange_slowly(&self, request: Request<'_>, care: Care, asking: bool) -> Result<Kept, Trouble> {
+        let command = match request {
+            Request::Command(command) => command.clone(),
+            // With its text, since the answer that the hash is not known would cost the right to ask.
+            Request::Script { script, keys, arguments } => script.by_text(keys, arguments),
+        };
+        let commands = asking.then(|| cmd("ASKING")).into_iter().chain([command]).collect();
+        let (values, short) = self.send_all(commands, care).await?;
+        let value = values.into_iter().next_back().unwrap_or(Value::Nil);
+        Ok(Kept { value: value.extract_error().map_err(Trouble::Answered)?, short })
+    }
+
+    /// Sends commands in one piece. One that fails has its error among the answers.
+    pub(crate) async fn send_all(
+        &self,
+        commands: Vec<Cmd>,
+        care: Care,
+    ) -> Result<(Vec<Value>, Option<Failure>), Trouble> {
+        if let (Care::Keep, Some(waiting)) = (care, &self.waiting) {
+            return self.send_all_kept(waiting, commands).await;
+        }
+        let mut all = pipe();
+        for command in commands {
+            all.add_command(command);
+        }
+        all.ignore_errors();
+        let (mut connection, generation) = self.connection().await.map_err(Trouble::Unsent)?;
+        let answer = all.query_async::<Vec<Value>>(&mut connection).await;
+        Ok((self.judge(answer, generation).map_err(Trouble::Answered)?, None))
+    }
+
+    /// What the connection leads to, for messages.
+    pub(crate) fn destination(&self) -> String {
+        self.route.destination()
+    }
+
     /// Sends reads. A command that fails has its error among the answers.
     pub(crate) async fn read(&self, reads: &mut Pipeline) -> Result<Vec<Value>, Failure> {
         reads.ignore_errors();
@@ -235,9 +286,19 @@ impl Link {
     }
 
     async fn send_kept(&self, waiting: &Waiting, command: &Cmd) -> Result<Kept, Trouble> {
+        let (values, short) = self.send_all_kept(waiting, [command.clone()]).await?;
+        let value = values.into_iter().next().unwrap_or(Value::Nil);
+        Ok(Kept { value: value.extract_error().map_err(Trouble::Answered)?, short })
+    }
+
+    async fn send_all_kept(
+        &self,
+        waiting: &Waiting,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<(Vec<Value>, Option<Failure>), Trouble> {
         let (_, generation) = self.connection().await.map_err(Trouble::Unsent)?;
         let server = self.server.borrow().clone().ok_or_else(|| Trouble::Unsent(Failure::closed()))?;
-        match waiting.send(&server, command).await {
+        match waiting.send(&server, commands).await {
             Err(Trouble::Answered(error)) => self.judge(Err(error), generation).map_err(Trouble::Answered),
             answer => answer,
         }

@@ -1,5 +1,5 @@
-//! Locks in Redis: one server, `redis://HOST:PORT/DATABASE`, or the master that sentinels watch,
-//! `redis+sentinel://SENTINEL,SENTINEL,SENTINEL/SERVICE`; with `rediss` for TLS.
+//! Locks in Redis: one server, `redis://HOST:PORT/DATABASE`; the master that sentinels watch,
+//! `redis+sentinel://SENTINEL,SENTINEL,SENTINEL/SERVICE`; or a cluster, `redis+cluster://NODE,NODE`. With `rediss` for TLS.
 //!
 //! **For efficiency only.** Redis answers before a replica or the disk has the record: a failover or a restart can lose
 //! a grant, and would lose a fence counter along with it. No fence is issued, and `fenced()` refuses this store.
@@ -28,6 +28,11 @@
 //! followed at once; every lease is renewed on the new master, under the same owner value, and one that it never heard of
 //! is lost. Which is possible, since replication is asynchronous.
 //!
+//! # In a cluster
+//!
+//! All keys of one lock have one slot. A command finds the slot's master and follows it while slots move and masters are
+//! replaced. Leases are renewed in a pipeline for each master.
+//!
 //! # Rights
 //!
 //! Every key and channel begins with `NAMESPACE:`. This ACL user can do everything:
@@ -52,6 +57,7 @@
 //! | `cert`, `key` | the client's own certificate |
 
 mod cells;
+mod cluster;
 mod config;
 mod connection;
 mod failure;
@@ -77,7 +83,10 @@ use fencepost_core::{
     store::{BoxFuture, Store},
 };
 
-pub use crate::{config::RedisConfig, replicas::Replicas, sentinel::SentinelConfig, store::RedisStore, tls::Tls};
+pub use crate::{
+    cluster::ClusterConfig, config::RedisConfig, replicas::Replicas, sentinel::SentinelConfig, store::RedisStore,
+    tls::Tls,
+};
 
 const STORE: &str = "Redis";
 
@@ -112,6 +121,23 @@ pub const SENTINEL: Scheme =
 /// The facts about a master that sentinels watch.
 pub fn sentinel_capabilities() -> Capabilities {
     Capabilities { url: "redis+sentinel://SENTINEL,SENTINEL,SENTINEL/SERVICE", ..capabilities() }
+}
+
+/// The entry of a cluster in the registry.
+pub const CLUSTER: Scheme =
+    Scheme { names: &["redis+cluster", "rediss+cluster"], capabilities: cluster_capabilities, open: open_cluster };
+
+/// The facts about a cluster.
+pub fn cluster_capabilities() -> Capabilities {
+    Capabilities { url: "redis+cluster://NODE,NODE", ..capabilities() }
+}
+
+fn open_cluster(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {
+    Box::pin(async move {
+        let config = ClusterConfig::from_url(opening.url)?;
+        let store = RedisStore::open_cluster(&config, &opening.namespace, opening.clock).await?;
+        Ok(Arc::new(store) as Arc<dyn Store>)
+    })
 }
 
 fn open_watched(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {

@@ -10,9 +10,11 @@ use fencepost_core::{
     clock::Clock,
     error::{Error, Operation},
 };
+use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value, aio::PubSub};
 
 use crate::{
+    cluster::{Care, Cluster, ClusterConfig, Request, slot},
     config::RedisConfig,
     connection::Link,
     failure::Failure,
@@ -31,6 +33,27 @@ pub(crate) enum Nodes {
         /// Listens for another master, where anybody announces one.
         watch: Mutex<Option<Watch>>,
     },
+    /// Every key lives with the master that has its slot.
+    Cluster(Box<Cluster>),
+}
+
+/// How a script can tell whether a waiter hears its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The server counts who heard it.
+    Counted,
+    /// The message goes to every node, and each counts its own listeners only.
+    Broadcast,
+}
+
+impl Reach {
+    /// As the scripts know it.
+    pub(crate) fn letter(self) -> &'static str {
+        match self {
+            Self::Counted => "s",
+            Self::Broadcast => "b",
+        }
+    }
 }
 
 impl Nodes {
@@ -51,33 +74,28 @@ impl Nodes {
         Ok(Self::One { link, watch: Mutex::new(Some(watch)) })
     }
 
-    /// As [`Link::ask`], where `key` lives.
-    pub(crate) async fn ask(&self, _key: &str, command: &Cmd) -> Result<Value, Failure> {
+    /// The masters of a cluster.
+    pub(crate) async fn cluster(config: &ClusterConfig, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        Ok(Self::Cluster(Box::new(Cluster::open(config, clock).await.map_err(opening)?)))
+    }
+
+    /// Sends a command that can be repeated, to where `key` lives.
+    pub(crate) async fn ask(&self, key: &str, command: &Cmd) -> Result<Value, Failure> {
         match self {
             Self::One { link, .. } => link.ask(command).await,
+            Self::Cluster(cluster) => value_of(cluster.exchange(key, Request::Command(command), Care::Repeat).await),
         }
     }
 
-    /// As [`Link::ask_kept`], where `key` lives.
-    pub(crate) async fn ask_kept(&self, _key: &str, command: &Cmd) -> Result<Kept, Failure> {
+    /// As [`ask`](Nodes::ask), for what counts only once enough replicas have it.
+    pub(crate) async fn ask_kept(&self, key: &str, command: &Cmd) -> Result<Kept, Failure> {
         match self {
             Self::One { link, .. } => link.ask_kept(command).await,
+            Self::Cluster(cluster) => cluster.exchange(key, Request::Command(command), Care::Keep).await,
         }
     }
 
-    /// As [`Link::call_kept`], where the keys live.
-    pub(crate) async fn call_kept(
-        &self,
-        script: &Script,
-        keys: &[String],
-        arguments: &[&str],
-    ) -> Result<Kept, Failure> {
-        match self {
-            Self::One { link, .. } => link.call_kept(script, keys, arguments).await,
-        }
-    }
-
-    /// As [`Link::call`], where the keys live.
+    /// Calls a script that can be repeated, where its keys live.
     pub(crate) async fn call(
         &self,
         script: &Script,
@@ -86,10 +104,42 @@ impl Nodes {
     ) -> Result<Value, Failure> {
         match self {
             Self::One { link, .. } => link.call(script, keys, arguments).await,
+            Self::Cluster(cluster) => value_of(cluster.call(script, keys, arguments, Care::Repeat).await),
         }
     }
 
-    /// As [`Link::call_unrepeated`], where the keys live.
+    /// As [`call`](Nodes::call), for what counts only once enough replicas have it.
+    pub(crate) async fn call_kept(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[&str],
+    ) -> Result<Kept, Failure> {
+        match self {
+            Self::One { link, .. } => link.call_kept(script, keys, arguments).await,
+            Self::Cluster(cluster) => cluster.call(script, keys, arguments, Care::Keep).await,
+        }
+    }
+
+    /// As [`call_kept`](Nodes::call_kept), many times over, with as few round trips as the nodes allow.
+    pub(crate) async fn call_many(
+        &self,
+        script: &Script,
+        calls: &[(Vec<String>, Vec<String>)],
+    ) -> Vec<Result<Kept, Failure>> {
+        match self {
+            Self::One { link, .. } => {
+                let each = calls.iter().map(|(keys, arguments)| async move {
+                    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+                    link.call_kept(script, keys, &arguments).await
+                });
+                join_all(each).await
+            }
+            Self::Cluster(cluster) => cluster.exchange_many(script, calls).await,
+        }
+    }
+
+    /// Calls a script that must not be repeated.
     pub(crate) async fn call_unrepeated(
         &self,
         script: &Script,
@@ -98,47 +148,66 @@ impl Nodes {
     ) -> Result<Value, Failure> {
         match self {
             Self::One { link, .. } => link.call_unrepeated(script, keys, arguments).await,
+            Self::Cluster(cluster) => value_of(cluster.call(script, keys, arguments, Care::Once).await),
         }
     }
 
-    /// As [`Link::read`], where `key` lives.
-    pub(crate) async fn read(&self, _key: &str, reads: &mut Pipeline) -> Result<Vec<Value>, Failure> {
+    /// Sends reads of what lives with `key`. A command that fails has its error among the answers.
+    pub(crate) async fn read(&self, key: &str, reads: &mut Pipeline) -> Result<Vec<Value>, Failure> {
         match self {
             Self::One { link, .. } => link.read(reads).await,
+            Self::Cluster(cluster) => cluster.read(key, reads).await,
         }
     }
 
     /// The connections that lead to every key there is.
-    pub(crate) async fn masters(&self) -> Result<Vec<&Link>, Failure> {
+    pub(crate) async fn masters(&self) -> Result<Vec<Arc<Link>>, Failure> {
         match self {
-            Self::One { link, .. } => Ok(vec![&**link]),
+            Self::One { link, .. } => Ok(vec![link.clone()]),
+            Self::Cluster(cluster) => cluster.masters().await,
         }
     }
 
     /// Groups of at most `most` items in their order, each of which one command or pipeline may name together.
-    pub(crate) fn together<'a, T>(&self, items: &'a [T], most: usize, _key: impl Fn(&T) -> String) -> Vec<&'a [T]> {
+    pub(crate) fn together<'a, T>(&self, items: &'a [T], most: usize, key: impl Fn(&T) -> String) -> Vec<&'a [T]> {
         match self {
             Self::One { .. } => items.chunks(most).collect(),
+            Self::Cluster(_) => {
+                let groups = items.chunk_by(|a, b| slot(&key(a)) == slot(&key(b)));
+                groups.flat_map(|group| group.chunks(most)).collect()
+            }
         }
     }
 
-    /// As [`Link::messages`].
+    /// How messages reach a waiter.
+    pub(crate) fn reach(&self) -> Reach {
+        match self {
+            Self::One { .. } => Reach::Counted,
+            Self::Cluster(_) => Reach::Broadcast,
+        }
+    }
+
+    /// A connection of its own for messages, and the server it leads to.
     pub(crate) async fn messages(&self) -> Result<(PubSub, Arc<Server>), Failure> {
         match self {
             Self::One { link, .. } => link.messages().await,
+            Self::Cluster(cluster) => cluster.messages().await,
         }
     }
 
-    /// As [`Link::moved_from`].
+    /// Completes when messages are to be heard at another server than this one. Cancel safe.
     pub(crate) async fn moved_from(&self, server: &Server) {
         match self {
             Self::One { link, .. } => link.moved_from(server).await,
+            // Any node will do, and a broken connection is noticed by itself.
+            Self::Cluster(_) => std::future::pending().await,
         }
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
         match self {
             Self::One { link, .. } => link.connect_timeout(),
+            Self::Cluster(cluster) => cluster.connect_timeout(),
         }
     }
 
@@ -148,8 +217,13 @@ impl Nodes {
                 watch.lock().unwrap_or_else(PoisonError::into_inner).take();
                 link.close();
             }
+            Self::Cluster(cluster) => cluster.close(),
         }
     }
+}
+
+fn value_of(kept: Result<Kept, Failure>) -> Result<Value, Failure> {
+    kept.map(|kept| kept.value)
 }
 
 fn opening(failure: Failure) -> Error {

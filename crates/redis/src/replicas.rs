@@ -55,25 +55,29 @@ impl Waiting {
         Self { wanted, settings, line: Semaphore::new(AT_ONCE), idle: Mutex::default() }
     }
 
-    /// Sends a command to `server` and waits for the replicas.
+    /// Sends commands to `server` and waits for the replicas. A command that fails has its error among the answers.
     ///
     /// Dropped half way, it takes its connection along: what is still waited for there can hold up nobody.
-    pub(crate) async fn send(&self, server: &Arc<Server>, command: &Cmd) -> Result<Kept, Trouble> {
+    pub(crate) async fn send(
+        &self,
+        server: &Arc<Server>,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<(Vec<Value>, Option<Failure>), Trouble> {
         // The semaphore is never closed.
         let _in_line = self.line.acquire().await.map_err(|_| Trouble::Unsent(Failure::closed()))?;
         let mut connection = match self.take_idle(server) {
             Some(connection) => connection,
             None => server.connect(&self.settings).await.map_err(Trouble::Unsent)?,
         };
-        let mut both = pipe();
-        both.add_command(command.clone());
-        both.cmd("WAIT").arg(self.wanted.count).arg(self.wanted.within.as_millis() as u64).ignore_errors();
-        let answers: Vec<Value> = both.query_async(&mut connection).await.map_err(Trouble::Answered)?;
-        let [value, acknowledged] =
-            <[Value; 2]>::try_from(answers).map_err(|_| Trouble::Unsent(Failure::puzzling()))?;
+        let mut all = pipe();
+        for command in commands {
+            all.add_command(command);
+        }
+        all.cmd("WAIT").arg(self.wanted.count).arg(self.wanted.within.as_millis() as u64).ignore_errors();
+        let mut answers: Vec<Value> = all.query_async(&mut connection).await.map_err(Trouble::Answered)?;
+        let acknowledged = answers.pop().unwrap_or(Value::Nil);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((server.clone(), connection));
-        let value = value.extract_error().map_err(Trouble::Answered)?;
-        Ok(Kept { value, short: self.missing(acknowledged) })
+        Ok((answers, self.missing(acknowledged)))
     }
 
     /// One to the same server; the others lead to a master that was deposed.

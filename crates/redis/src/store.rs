@@ -21,15 +21,16 @@ use fencepost_core::{
     purpose::{Efficiency, TypedStore},
     store::{BoxFuture, LossReporter, Store},
 };
-use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Value};
 
 use crate::{
+    cluster::ClusterConfig,
     config::RedisConfig,
     failure::Failure,
     keys::Keys,
     nodes::Nodes,
     record::{self, LockRecord},
+    replicas::Kept,
     room::{Hearing, News, Room},
     sentinel::SentinelConfig,
     survey,
@@ -91,6 +92,22 @@ impl RedisStore {
     ) -> Result<Self, Error> {
         let nodes = Nodes::watched(config, clock.clone()).await?;
         Self::over(nodes, namespace, clock, crate::sentinel_capabilities())
+    }
+
+    /// Connects to the masters of a cluster.
+    ///
+    /// # Errors
+    /// As for [`open`](RedisStore::open); [`ErrorKind::Misconfigured`] when the servers are no cluster.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is claimed by opening.
+    pub async fn open_cluster(
+        config: &ClusterConfig,
+        namespace: &Namespace,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let nodes = Nodes::cluster(config, clock.clone()).await?;
+        Self::over(nodes, namespace, clock, crate::cluster_capabilities())
     }
 
     fn over(
@@ -163,7 +180,10 @@ impl RedisStore {
         hearing: Hearing,
     ) -> Result<Claimed, Error> {
         let (owner, ttl) = (claim.owner().to_string(), claim.ttl.millis().to_string());
-        let mode = if hearing == Hearing::Polling { "p" } else { "s" };
+        let mode = match hearing {
+            Hearing::Polling => "p",
+            _ => self.room.nodes.reach().letter(),
+        };
         let arguments = [&*owner, &ttl, patience, mode, &self.room.channel, json];
         let keys = self.room.keys.all(claim.name());
         let counted_from = Sent::now(&*self.clock);
@@ -236,25 +256,17 @@ impl RedisStore {
     }
 
     async fn extend(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Error>> {
-        let keys: Vec<_> = claims.iter().map(|claim| self.room.keys.lock(claim.name())).collect();
-        let arguments = claims.iter().flat_map(|claim| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
-        let arguments: Vec<_> = arguments.collect();
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let counted_from = Sent::now(&*self.clock);
-        let kept = self.room.nodes.call_kept(&self.room.scripts.renew, &keys, &arguments).await;
-        let answers = kept.and_then(|kept| {
-            let answers = Vec::<String>::from_redis_value(kept.value).map_err(|_| Failure::puzzling())?;
-            if answers.len() == claims.len() { Ok((answers, kept.short)) } else { Err(Failure::puzzling()) }
+        let together = self.room.nodes.together(claims, BATCH, |claim| self.room.keys.lock(claim.name()));
+        let calls = together.iter().map(|claims| {
+            let keys = claims.iter().map(|claim| self.room.keys.lock(claim.name()));
+            let arguments = claims.iter().flat_map(|claim| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
+            (keys.collect(), arguments.collect())
         });
-        match answers {
-            Ok((answers, short)) => {
-                let answers = claims.iter().zip(answers);
-                answers.map(|(claim, answer)| renewal(claim, &answer, counted_from, short.as_ref())).collect()
-            }
-            Err(failure) => {
-                claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect()
-            }
-        }
+        let calls: Vec<_> = calls.collect();
+        let counted_from = Sent::now(&*self.clock);
+        let answers = self.room.nodes.call_many(&self.room.scripts.renew, &calls).await;
+        let renewals = together.into_iter().zip(answers);
+        renewals.flat_map(|(claims, answer)| renewals_of(claims, answer, counted_from)).collect()
     }
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
@@ -349,6 +361,21 @@ pub(crate) fn holder(value: &Value, left: &Value) -> Option<Holder> {
     Some(LockRecord::parse(value)?.holder(Some(left)))
 }
 
+/// The answers of one call, one for each claim.
+fn renewals_of(claims: &[&Claim], answer: Result<Kept, Failure>, counted_from: Sent) -> Vec<Result<Renewal, Error>> {
+    let answers = answer.and_then(|kept| {
+        let answers = Vec::<String>::from_redis_value(kept.value).map_err(|_| Failure::puzzling())?;
+        if answers.len() == claims.len() { Ok((answers, kept.short)) } else { Err(Failure::puzzling()) }
+    });
+    match answers {
+        Ok((answers, short)) => {
+            let answers = claims.iter().zip(answers);
+            answers.map(|(claim, answer)| renewal(claim, &answer, counted_from, short.as_ref())).collect()
+        }
+        Err(failure) => claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect(),
+    }
+}
+
 fn renewal(claim: &Claim, answer: &str, counted_from: Sent, short: Option<&Failure>) -> Result<Renewal, Error> {
     let renewed = match short {
         None => Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() }),
@@ -410,12 +437,8 @@ impl Store for RedisStore {
 
     fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
         Box::pin(async move {
-            let together = self.room.nodes.together(claims, BATCH, |claim| self.room.keys.lock(claim.name()));
-            let chunks = together.into_iter().map(|chunk| async move {
-                let chunk: Vec<&Claim> = chunk.iter().map(|claim| &**claim).collect();
-                self.extend(&chunk).await
-            });
-            join_all(chunks).await.into_iter().flatten().collect()
+            let claims: Vec<&Claim> = claims.iter().map(|claim| &**claim).collect();
+            self.extend(&claims).await
         })
     }
 

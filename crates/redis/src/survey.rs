@@ -75,7 +75,7 @@ pub(crate) async fn inspect(nodes: &Nodes, keys: &Keys, only: Option<&LockName>)
         None => {
             let mut names = Vec::new();
             for master in nodes.masters().await? {
-                scan(master, keys, &mut names).await?;
+                scan(&master, keys, &mut names).await?;
             }
             names
         }

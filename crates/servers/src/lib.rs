@@ -3,16 +3,16 @@
 //!
 //! Tests, benchmarks and the fault laboratory share these; nothing here knows a lock.
 
-mod etcd;
 mod cluster;
+mod etcd;
 mod network;
 mod postgres;
 mod redis;
 mod sentinel;
 mod wall_clock;
 
-pub use etcd::EtcdCluster;
 pub use cluster::ClusterSet;
+pub use etcd::EtcdCluster;
 pub use network::{Network, Weather};
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};

@@ -4,7 +4,8 @@
 -- KEYS[2]  the queue: a sorted set, owner value -> ticket
 -- KEYS[3]  the waiters: a hash
 --            owner value  mode ('s' hears messages, 'p' polls; 'S' and 'P' the same, of one that gathers votes at
---                         several servers, see quorum_claim.lua), TTL (11), since (14), channel, newline, JSON
+--                         several servers, see quorum_claim.lua; 'b' hears messages that go to all nodes of a
+--                         cluster, each of which counts its own listeners only), TTL (11), since (14), channel, newline, JSON
 --            @channel     until when its client counts as alive, in ms since 1970
 --            #channel     how many waiters its client has here
 --            +            the last ticket
@@ -60,7 +61,8 @@ local function waiter_of(owner)
   if not record then return nil end
   local stop = record:find('\n', 27, true)
   return {
-    polls = record:sub(1, 1):lower() == 'p', votes = record:sub(1, 1):match('%u') ~= nil, ttl = tonumber(record:sub(2, 12)),
+    polls = record:sub(1, 1):lower() == 'p', uncounted = record:sub(1, 1) == 'b',
+    votes = record:sub(1, 1):match('%u') ~= nil, ttl = tonumber(record:sub(2, 12)),
     channel = record:sub(27, stop - 1), json = record:sub(stop + 1),
   }
 end
@@ -110,7 +112,7 @@ local function first_in_reach(caller)
         skipped = skipped + 1
       else
         local receivers = redis.pcall('PUBLISH', waiter.channel, 'g' .. owner)
-        if type(receivers) == 'number' and receivers > 0 then return owner, waiter end
+        if type(receivers) == 'number' and (receivers > 0 or waiter.uncounted) then return owner, waiter end
         deaf[waiter.channel] = true
         skipped = skipped + 1
       end

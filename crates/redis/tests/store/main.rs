@@ -2,6 +2,7 @@
 //! what is Redis's own.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
+mod cluster;
 mod faults;
 mod floor;
 mod holding;

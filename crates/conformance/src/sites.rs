@@ -16,7 +16,7 @@ pub use cluster::{ClusterSite, cluster, cluster_of_its_own};
 pub use etcd::{EtcdSite, etcd};
 pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
-pub use postgres::{PostgresSite, postgres};
+pub use postgres::{PostgresSite, postgres, postgres_session};
 pub use redis::{RedisSite, redis};
 pub use redlock::{RedlockSite, redlock};
 pub use sentinel::{SentinelSite, sentinel};

@@ -12,6 +12,10 @@ mod postgres {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::postgres);
 }
 
+mod postgres_session {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::postgres_session);
+}
+
 mod redis {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redis);
 }

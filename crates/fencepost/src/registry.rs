@@ -21,6 +21,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencepost_local::SCHEME,
     #[cfg(feature = "postgres")]
     fencepost_postgres::SCHEME,
+    #[cfg(feature = "postgres")]
+    fencepost_postgres::SESSION_SCHEME,
     #[cfg(feature = "redis")]
     fencepost_redis::SCHEME,
     #[cfg(feature = "redis")]

@@ -21,6 +21,16 @@ pub enum Host {
     Socket(PathBuf, u16),
 }
 
+/// For how long a grant lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// For its TTL, unless renewed.
+    #[default]
+    Lease,
+    /// For as long as the client's connection lives; the server frees it at once when that ends.
+    Session,
+}
+
 /// How to reach one PostgreSQL database. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresConfig {
@@ -34,6 +44,8 @@ pub struct PostgresConfig {
     pub password: Option<String>,
     /// TLS; `None` for plain connections.
     pub tls: Option<Tls>,
+    /// For how long grants last.
+    pub mode: Mode,
     /// The schema with Fencepost's tables.
     pub schema: String,
     /// The limit for the answer to one statement.
@@ -51,6 +63,7 @@ impl PostgresConfig {
             user: user.into(),
             password: None,
             tls: None,
+            mode: Mode::Lease,
             schema: "fencepost".to_owned(),
             timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(5),
@@ -62,9 +75,14 @@ impl PostgresConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
     pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
-        if let Some(mode) = url.take("mode").filter(|mode| mode != "lease") {
-            return Err(invalid(format!("PostgreSQL has no mode `{mode}`")).advise("it knows: lease"));
-        }
+        let mode = match url.take("mode").as_deref() {
+            None | Some("lease") => Mode::Lease,
+            Some("session") => Mode::Session,
+            Some(_) => {
+                return Err(invalid("`mode` is lease or session")
+                    .advise("for locks inside your own transaction see the documentation of `fencepost-postgres`"));
+            }
+        };
         let user = exactly_one("user", url.user().map(str::to_owned), url.take("user"))?;
         let user = user.or_else(|| std::env::var("PGUSER").ok()).or_else(|| std::env::var("USER").ok());
         let user =
@@ -74,6 +92,7 @@ impl PostgresConfig {
             database => database.to_owned(),
         };
         let mut config = Self::new(Host::Tcp("127.0.0.1".into(), DEFAULT_PORT), user, database);
+        config.mode = mode;
         config.hosts = hosts(&mut url)?;
         let from_file = url.take("password_file").map(password_from).transpose()?;
         config.password = exactly_one("password", url.password().map(str::to_owned), from_file)?;
@@ -203,6 +222,7 @@ impl fmt::Debug for PostgresConfig {
             .field("database", &self.database)
             .field("user", &self.user)
             .field("tls", &self.tls)
+            .field("mode", &self.mode)
             .field("schema", &self.schema)
             .field("timeout", &self.timeout)
             .field("connect_timeout", &self.connect_timeout)
@@ -226,6 +246,7 @@ mod tests {
         assert_eq!((&*config.user, config.password.as_deref(), &*config.database), ("bob", Some("s@crt"), "orders"));
         assert_eq!((config.timeout.as_millis(), &*config.schema, config.tls), (150, "locks_2", None));
         assert_eq!(read("postgres://bob@h").unwrap().database, "bob");
+        assert_eq!(read("postgres://bob@h?mode=session").unwrap().mode, Mode::Session);
         assert!(read("postgres://bob@h?sslmode=verify-full").unwrap().tls.is_some());
         assert_eq!(read("postgres://bob@h?ca=/a").unwrap().tls.unwrap().ca, Some("/a".into()));
         let socket = read("postgres://bob@/orders?host=/run/postgresql").unwrap();

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -37,8 +37,6 @@ pub(crate) struct Link {
     pub(crate) statements: Statements,
     clock: Arc<dyn Clock>,
     current: Mutex<Current>,
-    /// In a row, on the present connection.
-    timeouts: AtomicU32,
     /// The host that took writes last.
     host: AtomicUsize,
     gate: tokio::sync::Mutex<Gate>,
@@ -72,7 +70,6 @@ impl Link {
             config: config.clone(),
             clock,
             current: Mutex::default(),
-            timeouts: AtomicU32::new(0),
             host: AtomicUsize::new(0),
             gate: tokio::sync::Mutex::new(Gate::open()),
         })
@@ -108,12 +105,12 @@ impl Link {
         let answer = tokio::time::timeout(self.config.timeout, session.query(statement, with)).await;
         let useless = match &answer {
             Ok(Ok(_)) => {
-                self.timeouts.store(0, Relaxed);
+                session.timeouts.store(0, Relaxed);
                 false
             }
             // A primary that turned into a standby, or functions that were replaced: the next connection finds out.
             Ok(Err(failure)) => session.is_closed() || failure.kind == ErrorKind::Misconfigured,
-            Err(_) => self.timeouts.fetch_add(1, Relaxed) + 1 >= TIMEOUTS_IN_A_ROW,
+            Err(_) => session.timeouts.fetch_add(1, Relaxed) + 1 >= TIMEOUTS_IN_A_ROW,
         };
         if useless {
             let mut current = self.lock();
@@ -178,7 +175,6 @@ impl Link {
                 if current.closed {
                     return Err(Failure::closed());
                 }
-                self.timeouts.store(0, Relaxed);
                 current.session = Some(session.clone());
                 Ok(session)
             }

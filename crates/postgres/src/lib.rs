@@ -26,7 +26,7 @@
 //!
 //! | option | meaning |
 //! |---|---|
-//! | `mode` | `lease` |
+//! | `mode` | `lease`, or `session`: held for as long as the client's connection lives |
 //! | `schema` | the schema with Fencepost's tables, `fencepost` |
 //! | `user`, `password_file` | the login, when it shall not stand in the URL |
 //! | `host` | the directory of a local socket, as in `postgres:///db?host=/run/postgresql` |
@@ -59,7 +59,7 @@ use fencepost_core::{
 };
 
 pub use crate::{
-    config::{Host, PostgresConfig},
+    config::{Host, Mode, PostgresConfig},
     migrate::{Migrated, migrate, script},
     store::PostgresStore,
     tls::Tls,
@@ -87,6 +87,31 @@ pub fn capabilities() -> Capabilities {
         permits: false,
         several: false,
     }
+}
+
+/// The entry of `mode=session` in the registry, also as a scheme of its own.
+pub const SESSION_SCHEME: Scheme =
+    Scheme { names: &["postgres+session"], capabilities: session_capabilities, open: open_session };
+
+/// The facts about rows that are held for as long as a session lives.
+pub fn session_capabilities() -> Capabilities {
+    Capabilities {
+        url: "postgres://HOST/DATABASE?mode=session",
+        scope: "while the session lives",
+        expires: false,
+        freed_on_death: FreedOnDeath::AtOnce,
+        wakes_by: "NOTIFY from the release; a look every 200 ms for a holder that died",
+        ..capabilities()
+    }
+}
+
+fn open_session(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {
+    Box::pin(async move {
+        let mut config = PostgresConfig::from_url(opening.url)?;
+        config.mode = Mode::Session;
+        let store = PostgresStore::open_with_clock(&config, &opening.namespace, opening.clock).await?;
+        Ok(Arc::new(store) as Arc<dyn Store>)
+    })
 }
 
 fn open(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {

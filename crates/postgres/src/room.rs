@@ -24,11 +24,11 @@ use fencepost_core::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::{connection::Link, failure::Failure};
+use crate::{connection::Link, failure::Failure, session::Session};
 
-/// How often the room looks whether a message was missed, and tells the server that its waiters are alive.
+/// How often the room looks whether a message was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The same where no messages come.
+/// The same where no messages come: through a pooler, and at the death of a session that holds.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 /// After the end of a lease, so that it has surely ended when it is handed on.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
@@ -61,6 +61,8 @@ pub(crate) enum News {
 pub(crate) struct Room {
     pub(crate) link: Arc<Link>,
     pub(crate) namespace: Namespace,
+    /// Grants last as long as the connection for messages.
+    pub(crate) in_session: bool,
     clock: Arc<dyn Clock>,
     /// Names this client's channel. Another one is drawn when it turns out to be taken.
     number: AtomicI32,
@@ -70,12 +72,16 @@ pub(crate) struct Room {
     asked_for: AtomicBool,
     changed: Notify,
     hearing: watch::Sender<Hearing>,
+    /// Somebody holds for a session, whose end is told by nobody.
+    brisk: AtomicBool,
     losses: OnceLock<LossReporter>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
+    /// The connection for messages while there is one.
+    session: Option<Arc<Session>>,
     waiters: HashMap<Owner, Waiting>,
     locks: HashMap<LockName, Watched>,
     /// What is held, to find out what was lost while nobody listened (L4).
@@ -123,10 +129,11 @@ impl Bell {
 }
 
 impl Room {
-    pub(crate) fn new(link: Arc<Link>, namespace: Namespace, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(crate) fn new(link: Arc<Link>, namespace: Namespace, in_session: bool, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             link,
             namespace,
+            in_session,
             clock,
             number: AtomicI32::new(fastrand::i32(1..)),
             state: Mutex::default(),
@@ -134,6 +141,7 @@ impl Room {
             asked_for: AtomicBool::new(false),
             changed: Notify::new(),
             hearing: watch::Sender::new(Hearing::Deaf),
+            brisk: AtomicBool::new(false),
             losses: OnceLock::new(),
         })
     }
@@ -141,6 +149,15 @@ impl Room {
     /// Where messages for this client go; `None` while it asks instead.
     pub(crate) fn number(&self) -> Option<i32> {
         (*self.hearing.borrow() != Hearing::Polling).then(|| self.number.load(Ordering::Relaxed))
+    }
+
+    /// The connection for messages, while there is one.
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        self.lock().session.clone().filter(|session| !session.is_closed())
+    }
+
+    pub(crate) fn is_present(&self, session: &Arc<Session>) -> bool {
+        self.session().is_some_and(|present| Arc::ptr_eq(&present, session))
     }
 
     pub(crate) fn report_losses(&self, to: LossReporter) {
@@ -212,14 +229,17 @@ impl Room {
         bell
     }
 
-    /// The store confirmed the place; the present lease ends in `left`.
-    pub(crate) fn queued(&self, owner: &Owner, left: Duration) {
+    /// The store confirmed the place; the present lease ends in `left`, or with a session.
+    pub(crate) fn queued(&self, owner: &Owner, left: Option<Duration>) {
         let mut state = self.lock();
         let Some(waiting) = state.waiters.get_mut(owner) else { return };
         waiting.queued = true;
         let name = waiting.name.clone();
         drop(state);
-        self.ends_in(&name, Some(left));
+        if left.is_none() {
+            self.brisk.store(true, Ordering::Relaxed);
+        }
+        self.ends_in(&name, left);
     }
 
     /// Forgets a grant or a waiter.
@@ -281,6 +301,17 @@ impl Room {
                 lost.into_iter().for_each(|owner| self.lost(owner, LossReason::Deleted));
             }
             _ => {} // of a newer version
+        }
+    }
+
+    /// The connection for messages has ended, and with it whatever was held for as long as it lives.
+    fn session_ended(&self) {
+        let mut state = self.lock();
+        state.session = None;
+        if self.in_session {
+            let held: Vec<Owner> = state.held.drain().map(|(owner, _)| owner).collect();
+            drop(state);
+            held.into_iter().for_each(|owner| self.lost(owner, LossReason::SessionExpired));
         }
     }
 

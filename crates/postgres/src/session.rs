@@ -4,7 +4,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -43,6 +43,8 @@ pub(crate) struct Session {
     /// Commits that went unconfirmed by a synchronous standby so far.
     doubts: Arc<AtomicU64>,
     prepared: [Prepared; STATEMENTS],
+    /// Answers that did not come in time, in a row.
+    pub(crate) timeouts: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +97,7 @@ impl Session {
         let (client, connection) = settings.connect(tls).await?;
         let doubts = Arc::new(AtomicU64::new(0));
         tokio::spawn(drive(connection, doubts.clone(), messages));
-        Ok(Self { client, pooled: false, doubts, prepared: Default::default() })
+        Ok(Self { client, pooled: false, doubts, prepared: Default::default(), timeouts: AtomicU32::new(0) })
     }
 
     /// Finds out who answers, and makes the session safe from the role's own settings.

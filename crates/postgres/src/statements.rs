@@ -51,14 +51,14 @@ impl Statements {
             claim: statement(
                 1,
                 "SELECT outcome, issued, holder, holder_fence, since_ms, left_ms, ahead \
-                 FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7)",
-                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::TEXT, Type::INT4, Type::TEXT],
+                 FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8)",
+                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::TEXT, Type::INT4, Type::TEXT, Type::BOOL],
             ),
             release: statement(2, "SELECT fencepost.release($1, $2, $3)", &[Type::TEXT, Type::TEXT, Type::BYTEA]),
             renew: statement(
                 3,
-                "SELECT fencepost.renew($1, $2, $3, $4, $5)",
-                &[Type::TEXT, Type::TEXT_ARRAY, Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT4],
+                "SELECT fencepost.renew($1, $2, $3, $4, $5, $6)",
+                &[Type::TEXT, Type::TEXT_ARRAY, Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT4, Type::BOOL],
             ),
             settle: statement(4, "SELECT fencepost.settle($1, $2)", &[Type::TEXT, Type::TEXT]),
             force: statement(
@@ -101,8 +101,10 @@ mod tests {
 
     #[test]
     fn every_name_is_put_into_the_schema() {
+        assert!(schema("other").contains("'fencepost_session.client'"));
         for text in [schema("other"), rights("other")] {
             for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
+                // Channels and settings are the database's, whatever the schema.
                 let rest = line.replace("fencepost_", "");
                 assert!(!rest.contains("fencepost"), "{line}");
             }

@@ -3,12 +3,13 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use fencepost_core::{
     capabilities::Capabilities,
     claim::{
-        Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
+        self, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Patience, Release,
         Renewal, Waiter,
     },
     clock::{BootClock, Clock, Sent},
@@ -18,16 +19,22 @@ use fencepost_core::{
     purpose::{Correctness, TypedStore},
     store::{BoxFuture, LossReporter, Store},
 };
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::Type};
 
 use crate::{
-    config::PostgresConfig,
+    config::{Mode, PostgresConfig},
     connection::Link,
     failure::Failure,
     record,
-    room::{Bell, News, Room},
-    session::Parameter,
+    room::{Bell, Hearing, News, Room},
+    session::{Parameter, Session},
+    statements::LISTENS,
 };
+
+/// For how long the holder of a session's grant believes in it after the last answer on that session. The server, which is
+/// told so by us, notices a vanished client after 35 s at the soonest: believed longer than this, a grant could be somebody
+/// else's already.
+const SESSION_LASTS: Duration = Duration::from_secs(15);
 
 /// Leases renewed by one statement. Their rows stay locked until it is committed, so that more would hold up releases.
 const BATCH: usize = 200;
@@ -75,8 +82,33 @@ impl PostgresStore {
     ) -> Result<Self, Error> {
         let link = Arc::new(Link::new(config, clock.clone())?);
         link.session().await.map_err(|failure| failure.error(Operation::Open, None))?;
-        let room = Room::new(link, namespace.clone(), clock.clone());
-        Ok(Self { room, clock, capabilities: crate::capabilities(), particulars: Mutex::default() })
+        let in_session = config.mode == Mode::Session;
+        let room = Room::new(link, namespace.clone(), in_session, clock.clone());
+        let capabilities = if in_session { crate::session_capabilities() } else { crate::capabilities() };
+        let store = Self { room, clock, capabilities, particulars: Mutex::default() };
+        if in_session {
+            store.begin_session().await.map_err(|failure| failure.error(Operation::Open, None))?;
+        }
+        Ok(store)
+    }
+
+    /// A session's grants live by an advisory lock that the session has. It must be the session's own, and real.
+    async fn begin_session(&self) -> Result<(), Failure> {
+        if self.room.hearing().await? == Hearing::Polling {
+            let said = "a pooler lies before PostgreSQL: a session there is nobody's, and could not hold a lock";
+            return Err(Failure::new(ErrorKind::Misconfigured, Applied::No, said)
+                .advise("connect without the pooler, or use `mode=lease`"));
+        }
+        let number = self.room.number().unwrap_or_default();
+        let other = self.room.link.session().await?;
+        let text = "SELECT pg_try_advisory_lock($1, $2)";
+        let taken = other.ask(text, &[(&LISTENS, Type::INT4), (&number, Type::INT4)]).await?;
+        if taken.first().and_then(|row| row.try_get(0).ok()) == Some(false) {
+            return Ok(());
+        }
+        let said = "this database grants an advisory lock that another connection holds";
+        Err(Failure::new(ErrorKind::Misconfigured, Applied::No, said)
+            .advise("it is no PostgreSQL, or something between rewrites statements; use `mode=lease`"))
     }
 
     async fn take(&self, claim: &Claim, patience: &str) -> Result<Claimed, Error> {
@@ -85,20 +117,41 @@ impl PostgresStore {
         let ttl = claim.ttl.millis() as i64; // at most a year
         let (owner, particulars) = (claim.owner().as_bytes().as_slice(), self.particulars(&claim.claimant));
         let (room, statement) = (&self.room, &self.room.link.statements.claim);
-        let (namespace, number) = (room.namespace.as_str(), room.number());
-        let with: [Parameter<'_>; 7] = [&namespace, &name.as_str(), &owner, &ttl, &&*particulars, &number, &patience];
+        let session = if room.in_session { Some(self.present_session().await.map_err(failed)?) } else { None };
+        let (namespace, name_text, number) = (room.namespace.as_str(), name.as_str(), room.number());
+        let with: [Parameter<'_>; 8] =
+            [&namespace, &name_text, &owner, &ttl, &&*particulars, &number, &patience, &room.in_session];
         let counted_from = Sent::now(&*self.clock);
-        let rows = room.link.call(statement, &with).await.map_err(failed)?;
+        let rows = match &session {
+            None => room.link.call(statement, &with).await,
+            // On the session itself, which has ended if this fails, and the number with it.
+            Some(session) => room.link.send(session, statement, &with).await,
+        };
+        let rows = rows.map_err(failed)?;
         let answer = ClaimAnswer::read(&rows).ok_or_else(Failure::puzzling).map_err(failed)?;
         Ok(match answer {
             ClaimAnswer::Granted(fence) => {
                 room.stop_waiting(claim.owner());
                 room.hold(*claim.owner(), name);
-                Claimed::Granted(Grant::new(counted_from, Some(claim.ttl.get()), Some(fence)))
+                if session.is_some_and(|session| !room.is_present(&session)) {
+                    room.leave(claim.owner());
+                    return Err(failed(ended()));
+                }
+                Claimed::Granted(Grant::new(counted_from, Some(self.lasts(claim)), Some(fence)))
             }
             ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
             ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
         })
+    }
+
+    /// The session that grants of `mode=session` live by; waits for a new one after it ended.
+    async fn present_session(&self) -> Result<Arc<Session>, Failure> {
+        self.room.hearing().await?;
+        self.room.session().ok_or_else(ended)
+    }
+
+    fn lasts(&self, claim: &Claim) -> Duration {
+        if self.room.in_session { SESSION_LASTS } else { claim.ttl.get() }
     }
 
     /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
@@ -117,7 +170,7 @@ impl PostgresStore {
     /// A free lock needs no connection for messages. Who has to wait has one before it queues: a waiter out of reach would be
     /// passed over.
     async fn take_or_queue(&self, claim: &Claim) -> Result<Claimed, Error> {
-        if !self.room.hears() {
+        if !self.room.hears() && !self.room.in_session {
             let tried = self.take(claim, TRY).await?;
             if !matches!(tried, Claimed::Busy(_)) {
                 return Ok(tried);
@@ -133,7 +186,7 @@ impl PostgresStore {
         let presence = Presence::enter(&self.room, claim);
         let claimed = self.take(claim, patience).await?;
         if let Claimed::Queued(busy) = &claimed {
-            let left = busy.holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or_default();
+            let left = busy.holder.as_ref().and_then(|holder| holder.expires_in);
             self.room.queued(claim.owner(), left);
             presence.stay();
         }
@@ -161,15 +214,22 @@ impl PostgresStore {
         let ttls: Vec<i64> = claims.iter().map(|claim| claim.ttl.millis() as i64).collect();
         let (room, statement) = (&self.room, &self.room.link.statements.renew);
         let (namespace, number) = (room.namespace.as_str(), room.number());
-        let with: [Parameter<'_>; 5] = [&namespace, &names, &owners, &ttls, &number];
+        let with: [Parameter<'_>; 6] = [&namespace, &names, &owners, &ttls, &number, &room.in_session];
         let counted_from = Sent::now(&*self.clock);
-        let answers = room.link.call(statement, &with).await.and_then(|rows| {
+        let answer = match (room.in_session, room.session()) {
+            (false, _) => room.link.call(statement, &with).await,
+            (true, Some(session)) => room.link.send(&session, statement, &with).await,
+            (true, None) => Err(ended()),
+        };
+        let answers = answer.and_then(|rows| {
             let answers = rows.first().and_then(|row| row.try_get::<_, Vec<String>>(0).ok());
             answers.filter(|answers| answers.len() == claims.len()).ok_or_else(Failure::puzzling)
         });
         match answers {
             Ok(answers) => {
-                claims.iter().zip(answers).map(|(claim, answer)| renewal(claim, &answer, counted_from)).collect()
+                let renewed =
+                    |(claim, answer): (&Arc<Claim>, String)| renewal(claim, &answer, counted_from, self.lasts(claim));
+                claims.iter().zip(answers).map(renewed).collect()
             }
             Err(failure) => {
                 claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect()
@@ -294,7 +354,7 @@ impl Seen {
         let Holder { claimant, since_unix_ms, .. } = &self.holder;
         if self.waits {
             let (claimant, since_unix_ms) = (claimant.clone(), *since_unix_ms);
-            state.waiters.push(Waiter { claimant, mode: Mode::Exclusive, since_unix_ms });
+            state.waiters.push(Waiter { claimant, mode: claim::Mode::Exclusive, since_unix_ms });
         } else {
             state.holders.push(self.holder);
         }
@@ -314,10 +374,11 @@ fn forced(row: &Row) -> Option<Forced> {
     }
 }
 
-fn renewal(claim: &Claim, answer: &str, counted_from: Sent) -> Result<Renewal, Error> {
+fn renewal(claim: &Claim, answer: &str, counted_from: Sent, ttl: Duration) -> Result<Renewal, Error> {
     let failed = |failure: Failure| Err(failure.error(Operation::Renew, Some(claim.name())));
     match answer {
-        "renewed" => Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() }),
+        "renewed" => Ok(Renewal::Renewed { counted_from, ttl }),
+        "ended" => Ok(Renewal::Lost(LossReason::SessionExpired)),
         "expired" => Ok(Renewal::Lost(LossReason::Expired)),
         "deleted" => Ok(Renewal::Lost(LossReason::Deleted)),
         "taken" => Ok(Renewal::Lost(LossReason::TakenOver)),
@@ -328,9 +389,13 @@ fn renewal(claim: &Claim, answer: &str, counted_from: Sent) -> Result<Renewal, E
     }
 }
 
+fn ended() -> Failure {
+    Failure::new(ErrorKind::Unavailable, Applied::Unknown, "the session that the lock would live by has ended")
+}
+
 fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
     match holding.wants() {
-        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
+        [want] if want.mode == claim::Mode::Exclusive => Ok(&want.name),
         _ => {
             let said =
                 "PostgreSQL gives one exclusive lock per claim, neither shared ones nor permits nor several at once";

@@ -6,6 +6,7 @@
 mod cluster;
 mod etcd;
 mod network;
+mod pgbouncer;
 mod postgres;
 mod redis;
 mod sentinel;
@@ -14,6 +15,7 @@ mod wall_clock;
 pub use cluster::ClusterSet;
 pub use etcd::EtcdCluster;
 pub use network::{Network, Weather};
+pub use pgbouncer::PgBouncer;
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
 pub use sentinel::{SERVICE, SentinelSet, sentinel_naming};

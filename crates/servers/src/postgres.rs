@@ -3,9 +3,13 @@
 mod protocol;
 
 use std::{
+    ffi::OsStr,
     fs,
     net::{SocketAddr, TcpListener},
-    os::unix::{fs::chown, process::CommandExt},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, OnceLock, PoisonError},
@@ -122,10 +126,37 @@ impl PostgresServer {
     /// # Panics
     /// When its data are gone.
     pub fn demand_passwords_of(&self, role: &str) {
+        self.demand(&format!("host all {role} 127.0.0.1/32 scram-sha-256"));
+    }
+
+    /// Puts rules for logins before the one that trusts everybody, as they stand in `pg_hba.conf`.
+    ///
+    /// # Panics
+    /// When its data are gone.
+    pub fn demand(&self, rules: &str) {
         let file = self.data.join("pg_hba.conf");
-        let rules = fs::read_to_string(&file).expect("the server's data");
-        fs::write(&file, format!("host all {role} 127.0.0.1/32 scram-sha-256\n{rules}")).expect("the server's data");
+        let others = fs::read_to_string(&file).expect("the server's data");
+        // A login that was trusted before must not be needed to make the change known.
+        fs::write(&file, format!("{rules}\n{others}")).expect("the server's data");
+        signal(self.pid().expect("the server runs"), "HUP");
+    }
+
+    /// Offers TLS from now on.
+    ///
+    /// # Panics
+    /// When the files cannot be copied.
+    pub fn encrypt(&self, certificate: &Path, key: &Path, authority: &Path) {
+        for (from, name) in [(certificate, "server.crt"), (key, "server.key"), (authority, "root.crt")] {
+            let to = self.data.join(name);
+            fs::copy(from, &to).expect("a certificate");
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).expect("our file");
+            give_away(&to);
+        }
+        let settings = "ALTER SYSTEM SET ssl = on";
+        self.sql("postgres", settings);
+        self.sql("postgres", "ALTER SYSTEM SET ssl_ca_file = 'root.crt'");
         self.sql("postgres", "SELECT pg_reload_conf()");
+        self.wait_for("SELECT current_setting('ssl') = 'on'");
     }
 
     /// Where it listens.
@@ -200,9 +231,7 @@ impl PostgresServer {
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            if is_root() {
-                chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("the directory is ours");
-            }
+            give_away(directory.path());
             let data = directory.path().join("data");
             make(&data);
             let server = Self {
@@ -279,12 +308,24 @@ fn unprivileged(executable: &str) -> Command {
         let newest = installed.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok()).max();
         newest.map_or_else(PathBuf::new, |version| format!("/usr/lib/postgresql/{version}/bin").into())
     });
-    let mut command = Command::new(directory.join(executable));
+    unprivileged_program(directory.join(executable))
+}
+
+/// A program that refuses to run as root.
+pub(crate) fn unprivileged_program(path: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(path);
     command.current_dir("/").env("LC_ALL", "C");
     if is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
     command
+}
+
+/// Makes a directory the property of whom such a program runs as.
+pub(crate) fn give_away(directory: &Path) {
+    if is_root() {
+        chown(directory, Some(NOBODY), Some(NOBODY)).expect("the directory is ours");
+    }
 }
 
 /// Runs to its end; answers what it wrote.
@@ -307,7 +348,7 @@ fn is_root() -> bool {
     })
 }
 
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address")
 }

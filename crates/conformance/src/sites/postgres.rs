@@ -1,6 +1,9 @@
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use fencepost_core::{capabilities::Capabilities, name::LockName, store::BoxFuture, url::StoreUrl};
@@ -20,16 +23,26 @@ pub struct PostgresSite {
     server: Arc<PostgresServer>,
     database: String,
     network: Network,
+    scheme: &'static str,
 }
 
-/// A fresh database with Fencepost's tables.
+/// A fresh database with Fencepost's tables, for leases.
 pub async fn postgres() -> PostgresSite {
+    site("postgres").await
+}
+
+/// The same, for locks that are held as long as a session lives.
+pub async fn postgres_session() -> PostgresSite {
+    site("postgres+session").await
+}
+
+async fn site(scheme: &'static str) -> PostgresSite {
     let server = if rules::runs_one_that_stops_the_server() { fresh().await } else { shared().await };
     static DATABASES: AtomicU32 = AtomicU32::new(0);
     let database = format!("site_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
     server.sql("postgres", &format!("CREATE DATABASE {database} TEMPLATE migrated"));
     let network = Network::before(server.address()).await.expect("a free port");
-    PostgresSite { server, database, network }
+    PostgresSite { server, database, network, scheme }
 }
 
 /// The server of all sites that are alive; it ends with the last one.
@@ -55,6 +68,10 @@ async fn fresh() -> Arc<PostgresServer> {
 }
 
 impl PostgresSite {
+    fn url_at(&self, login: &str, address: SocketAddr) -> String {
+        format!("{}://{login}@{address}/{}", self.scheme, self.database)
+    }
+
     fn sql(&self, text: &str) -> Rows {
         self.server.sql(&self.database, text)
     }
@@ -69,11 +86,11 @@ impl Drop for PostgresSite {
 
 impl Site for PostgresSite {
     fn capabilities(&self) -> Capabilities {
-        super::capabilities_of("postgres")
+        super::capabilities_of(self.scheme)
     }
 
     fn url(&self) -> String {
-        self.server.url(&self.database)
+        self.url_at("postgres", self.server.address())
     }
 
     fn tamper<'a>(&'a self, how: Tampering<'a>) -> BoxFuture<'a, Verdict> {
@@ -81,6 +98,9 @@ impl Site for PostgresSite {
             let of = |name: &LockName| format!("WHERE name = '{name}'");
             match how {
                 Tampering::Delete(name) => drop(self.sql(&format!("DELETE FROM fencepost.locks {}", of(name)))),
+                Tampering::MakePermanent(_) if self.scheme != "postgres" => {
+                    return Err(DoesNotApply("grants do not expire on this store"));
+                }
                 Tampering::MakePermanent(name) => {
                     self.sql(&format!("UPDATE fencepost.locks SET expires_at = 'infinity' {}", of(name)));
                 }
@@ -111,7 +131,7 @@ impl Site for PostgresSite {
     fn leftovers(&self) -> BoxFuture<'_, Vec<String>> {
         Box::pin(async move {
             let rows = self.sql(
-                "SELECT name || ' is held' FROM fencepost.locks WHERE expires_at > clock_timestamp() \
+                "SELECT name || ' is held' FROM fencepost.locks AS l WHERE fencepost.is_held(l) \
                  UNION ALL SELECT name || ' is waited for' FROM fencepost.claims",
             );
             rows.into_iter().flatten().flatten().collect()
@@ -123,7 +143,7 @@ impl Site for PostgresSite {
     }
 
     fn disturbed_url(&self) -> Verdict<String> {
-        Ok(format!("postgres://postgres@{}/{}", self.network.address, self.database))
+        Ok(self.url_at("postgres", self.network.address))
     }
 
     fn server(&self) -> Verdict<&dyn Server> {
@@ -131,7 +151,7 @@ impl Site for PostgresSite {
     }
 
     fn forbidden_url(&self) -> Verdict<String> {
-        Ok(format!("postgres://mallory:wrong-password@{}/{}", self.server.address(), self.database))
+        Ok(self.url_at("mallory:wrong-password", self.server.address()))
     }
 }
 

@@ -1,6 +1,9 @@
 //! The room's task: it hears messages, makes the connection anew when it breaks, looks and settles.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use fencepost_core::{backoff::Backoff, claim::LossReason, clock::Moment, name::LockName, owner::Owner};
 use tokio::{sync::mpsc, task::JoinSet};
@@ -30,11 +33,14 @@ pub(super) async fn listen(room: Arc<Room>) {
             Ok(Some(session)) => {
                 deaf_since = None;
                 backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+                let session = Arc::new(session);
+                room.lock().session = Some(session.clone());
                 room.hearing.send_replace(Hearing::Messages);
-                if let Err(failure) = attend(&room, &Arc::new(session), messages).await {
+                if let Err(failure) = attend(&room, &session, messages).await {
                     tracing::debug!(?failure, "the connection for messages is made anew");
                 }
                 room.hearing.send_replace(Hearing::Deaf);
+                room.session_ended();
             }
             Ok(None) => {
                 tracing::warn!(
@@ -65,17 +71,21 @@ async fn connect(room: &Room, to: mpsc::UnboundedSender<Message>) -> Result<Opti
     if session.pooled {
         return Ok(None);
     }
+    if room.in_session {
+        // Grants of the former connection must not come to life again.
+        room.number.store(fastrand::i32(1..), Relaxed);
+    }
     loop {
-        let number = room.number.load(std::sync::atomic::Ordering::Relaxed);
+        let number = room.number.load(Relaxed);
         let mine = session
             .ask("SELECT pg_try_advisory_lock($1, $2)", &[(&LISTENS, Type::INT4), (&number, Type::INT4)])
             .await?;
         if mine.first().and_then(|row| row.try_get(0).ok()) == Some(true) {
-            session.script(&format!("LISTEN fencepost_{number}")).await?;
+            session.script(&format!("SET fencepost_session.client = {number}; LISTEN fencepost_{number}")).await?;
             return Ok(Some(session));
         }
         // Another client's, or still our own: a connection that broke without the server's notice.
-        room.number.store(fastrand::i32(1..), std::sync::atomic::Ordering::Relaxed);
+        room.number.store(fastrand::i32(1..), Relaxed);
     }
 }
 
@@ -91,7 +101,7 @@ async fn attend(
     // Messages may have been lost while there was no connection.
     look_at_waiters(room, session).await?;
     look_at_holders(room, session).await?;
-    let mut look_at = room.clock.now().after(LOOK_EVERY);
+    let mut looked_at = room.clock.now();
     while !room.lock().closed {
         settle_ended(room, &mut settling).await;
         tokio::select! {
@@ -101,13 +111,17 @@ async fn attend(
             },
             () = room.changed.notified() => {}
             () = room.until(room.next_end()) => {}
-            () = room.until(look_at) => {
+            () = room.until(looked_at.after(pause(room))) => {
                 look_at_waiters(room, session).await?;
-                look_at = room.clock.now().after(LOOK_EVERY);
+                looked_at = room.clock.now();
             }
         }
     }
     Ok(())
+}
+
+fn pause(room: &Room) -> Duration {
+    if room.brisk.load(Relaxed) { POLL_EVERY } else { LOOK_EVERY }
 }
 
 /// Does without messages until the room is closed.
@@ -159,17 +173,24 @@ async fn announce(room: &Room, session: &Arc<Session>) -> Result<(), Failure> {
 async fn look_at_waiters(room: &Room, session: &Arc<Session>) -> Result<(), Failure> {
     let waiting = room.queued_ones();
     if waiting.is_empty() {
+        room.brisk.store(false, Relaxed);
         // The connection's pulse.
         return look(room, session, &[]).await.map(|_| ());
     }
+    let mut behind_a_session = false;
     for some in waiting.chunks(CHUNK) {
         for (place, became, left) in look(room, session, some).await? {
             let Some((owner, name)) = some.get(place) else { continue };
             let news = match &*became {
                 "held" => News::Handed,
                 "queued" => {
-                    // Free, with a place of ours: whoever should have handed it on did not. Or it ends then.
-                    room.ends_in(name, Some(left.unwrap_or_default()));
+                    behind_a_session |= left.is_none();
+                    room.ends_in(name, left);
+                    continue;
+                }
+                // Whoever should have handed it on did not.
+                "free" => {
+                    room.ends_in(name, Some(Duration::ZERO));
                     continue;
                 }
                 _ => News::AskAgain,
@@ -179,6 +200,7 @@ async fn look_at_waiters(room: &Room, session: &Arc<Session>) -> Result<(), Fail
             }
         }
     }
+    room.brisk.store(behind_a_session, Relaxed);
     Ok(())
 }
 

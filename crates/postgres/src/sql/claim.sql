@@ -5,32 +5,35 @@
 --           'queue'  take a place in the queue
 --           'turn'   as 'queue', by one whose turn has probably come
 -- outcome   'granted', 'busy', 'queued'; with the last two the rest tells about the holder
+-- a_in_session  the grant lasts as long as the client's connection for messages, and not for a TTL
 --
 -- A claim can be repeated: it answers as the first one did. A busy 'once' or 'try' reads and writes nothing. Only
 -- clock_timestamp() is asked: now() is the transaction's beginning, which may lie before a wait for the row.
 
 CREATE FUNCTION fencepost.claim(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
+    a_in_session boolean,
     OUT outcome text, OUT issued bigint,
     OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint, OUT ahead bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     l fencepost.locks;
     c fencepost.claims;
+    s_client integer := CASE WHEN a_in_session THEN a_client END;
 BEGIN
     LOOP
         IF a_patience = 'turn' THEN
             UPDATE fencepost.locks AS k
-            SET ttl = a_ttl, expires_at = clock_timestamp() + a_ttl * interval '1 millisecond', client = a_client
+            SET ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, s_client), client = a_client, session = s_client
             WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner
-              AND k.expires_at > clock_timestamp()
+              AND k.expires_at > clock_timestamp() AND k.session IS NOT DISTINCT FROM s_client
             RETURNING k.fence INTO issued;
         ELSE
             -- The row's own counter is raised, and not a sequence: nextval() would be drawn before the wait for the row,
             -- and numbers would go backwards.
             UPDATE fencepost.locks AS k
             SET fence = greatest(k.fence, s.epoch, s.floor) + 1, owner = a_owner, ttl = a_ttl,
-                expires_at = clock_timestamp() + a_ttl * interval '1 millisecond',
+                expires_at = fencepost.end_of(a_ttl, s_client), session = s_client,
                 since = clock_timestamp(), client = a_client, claimant = a_claimant
             FROM fencepost.state AS s
             WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner IS NULL AND k.waiters = 0
@@ -49,8 +52,8 @@ BEGIN
             ON CONFLICT DO NOTHING;
             CONTINUE;
         END IF;
-        IF a_patience IN ('once', 'try') AND l.owner <> a_owner AND l.expires_at > clock_timestamp()
-            AND l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond'
+        IF a_patience IN ('once', 'try') AND l.owner <> a_owner AND fencepost.is_held(l)
+            AND (l.session IS NOT NULL OR l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond')
             AND (a_patience = 'try' OR NOT EXISTS (
                 SELECT FROM fencepost.claims AS q
                 WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner))
@@ -61,15 +64,15 @@ BEGIN
         l := fencepost.locked_row(a_namespace, a_name);
         CONTINUE WHEN l.name IS NULL;
 
-        IF l.owner = a_owner AND l.expires_at > clock_timestamp() THEN
+        IF l.owner = a_owner AND fencepost.is_held(l) AND l.session IS NOT DISTINCT FROM s_client THEN
             UPDATE fencepost.locks AS k
-            SET ttl = a_ttl, expires_at = clock_timestamp() + a_ttl * interval '1 millisecond', client = a_client
+            SET ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, s_client), client = a_client
             WHERE k.namespace = a_namespace AND k.name = a_name;
             outcome := 'granted';
             issued := l.fence;
             RETURN;
         END IF;
-        IF l.owner IS NULL OR l.expires_at <= clock_timestamp() THEN
+        IF l.owner = a_owner OR NOT fencepost.is_held(l) THEN
             IF l.waiters > 0 THEN
                 c := fencepost.first_in_reach(l, a_owner);
             END IF;
@@ -80,7 +83,7 @@ BEGIN
                 WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
                 UPDATE fencepost.locks AS k
                 SET fence = greatest(k.fence, s.epoch, s.floor) + 1, owner = a_owner, ttl = a_ttl,
-                    expires_at = clock_timestamp() + a_ttl * interval '1 millisecond', since = clock_timestamp(),
+                    expires_at = fencepost.end_of(a_ttl, s_client), session = s_client, since = clock_timestamp(),
                     client = a_client, claimant = a_claimant,
                     waiters = greatest(k.waiters - CASE WHEN c.owner IS NULL THEN 0 ELSE 1 END, 0)
                 FROM fencepost.state AS s
@@ -108,8 +111,8 @@ BEGIN
                 WHERE k.namespace = a_namespace AND k.name = a_name
                 RETURNING k.tickets INTO c.ticket;
                 INSERT INTO fencepost.claims
-                    (namespace, name, ticket, owner, ttl, since, client, seen_until, claimant)
-                VALUES (a_namespace, a_name, c.ticket, a_owner, a_ttl, clock_timestamp(), a_client,
+                    (namespace, name, ticket, owner, ttl, since, client, in_session, seen_until, claimant)
+                VALUES (a_namespace, a_name, c.ticket, a_owner, a_ttl, clock_timestamp(), a_client, a_in_session,
                         clock_timestamp() + interval '10 seconds', a_claimant);
             ELSE
                 UPDATE fencepost.claims AS q
@@ -122,7 +125,7 @@ BEGIN
     holder := l.claimant;
     holder_fence := l.fence;
     since_ms := extract(epoch FROM l.since) * 1000;
-    left_ms := greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+    left_ms := fencepost.left_of(l);
     SELECT count(*) INTO ahead FROM (
         SELECT FROM fencepost.claims AS q
         WHERE q.namespace = a_namespace AND q.name = a_name AND NOT q.holds

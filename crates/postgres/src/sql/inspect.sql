@@ -5,10 +5,11 @@
 SELECT name, waits, owner, claimant, fence, since_ms, left_ms FROM (
     SELECT l.name, false AS waits, l.owner, l.claimant, l.fence, 0::bigint AS ticket,
            (extract(epoch FROM l.since) * 1000)::bigint AS since_ms,
-           (extract(epoch FROM least(l.expires_at - clock_timestamp(), l.ttl * interval '1 millisecond')) * 1000)::bigint
-               AS left_ms
+           CASE WHEN l.session IS NULL THEN
+               (extract(epoch FROM least(l.expires_at - clock_timestamp(), l.ttl * interval '1 millisecond')) * 1000)::bigint
+           END AS left_ms
     FROM fencepost.locks AS l
-    WHERE l.namespace = $1 AND ($2::text IS NULL OR l.name = $2) AND l.expires_at > clock_timestamp()
+    WHERE l.namespace = $1 AND ($2::text IS NULL OR l.name = $2) AND fencepost.is_held(l)
     UNION ALL
     SELECT c.name, true, c.owner, c.claimant, NULL, c.ticket, (extract(epoch FROM c.since) * 1000)::bigint, NULL
     FROM fencepost.claims AS c

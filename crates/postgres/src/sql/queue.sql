@@ -1,11 +1,30 @@
 -- A lock's queue. Whoever calls these has the lock's row locked.
 
--- Whether a waiter would hear of its turn. Who listens has an advisory lock for as long as his connection lives.
+-- Whether a client's connection for messages lives: it has an advisory lock for as long as it does. That connection itself
+-- would get the lock once more, and says by a setting who it is.
+CREATE FUNCTION fencepost.is_alive(client integer) RETURNS boolean LANGUAGE sql AS $$
+    SELECT coalesce(current_setting('fencepost_session.client', true) = client::text, false)
+        OR NOT pg_try_advisory_xact_lock_shared(1717923427, client)
+$$;
+
+-- Whether somebody holds a lock: until the lease has run out, or the session has ended.
+CREATE FUNCTION fencepost.is_held(l fencepost.locks) RETURNS boolean LANGUAGE sql AS $$
+    SELECT coalesce(l.expires_at > clock_timestamp(), false) AND (l.session IS NULL OR fencepost.is_alive(l.session))
+$$;
+
+-- For how many milliseconds a lease lasts yet; null for a session, and for nobody.
+CREATE FUNCTION fencepost.left_of(l fencepost.locks) RETURNS bigint LANGUAGE sql AS $$
+    SELECT CASE WHEN l.session IS NULL THEN greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0) END
+$$;
+
+-- Until when a grant lasts. One for a session lasts until that ends, once it was confirmed.
+CREATE FUNCTION fencepost.end_of(ttl bigint, session integer) RETURNS timestamptz LANGUAGE sql AS $$
+    SELECT CASE WHEN session IS NULL THEN clock_timestamp() + ttl * interval '1 millisecond' ELSE 'infinity' END
+$$;
+
+-- Whether a waiter would hear of its turn.
 CREATE FUNCTION fencepost.in_reach(c fencepost.claims) RETURNS boolean LANGUAGE sql AS $$
-    SELECT CASE
-        WHEN c.client IS NULL THEN c.seen_until > clock_timestamp()
-        ELSE NOT pg_try_advisory_xact_lock_shared(1717923427, c.client)
-    END
+    SELECT CASE WHEN c.client IS NULL THEN c.seen_until > clock_timestamp() ELSE fencepost.is_alive(c.client) END
 $$;
 
 -- The first waiter in reach; `asks` is in reach by asking. Who is out of reach is passed over, and after ten seconds of
@@ -48,6 +67,7 @@ BEGIN
     DELETE FROM fencepost.claims AS q WHERE q.namespace = c.namespace AND q.name = c.name AND q.ticket = c.ticket;
     UPDATE fencepost.locks AS k
     SET fence = greatest(k.fence, s.epoch, s.floor) + 1, owner = c.owner, ttl = c.ttl, client = c.client,
+        session = CASE WHEN c.in_session THEN c.client END,
         expires_at = clock_timestamp() + least(c.ttl, 1000) * interval '1 millisecond',
         since = clock_timestamp(), claimant = c.claimant, waiters = greatest(k.waiters - 1, 0)
     FROM fencepost.state AS s
@@ -71,7 +91,7 @@ BEGIN
         RETURN fencepost.hand_to(c);
     END IF;
     UPDATE fencepost.locks AS k
-    SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, claimant = NULL
+    SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL
     WHERE k.namespace = l.namespace AND k.name = l.name
     RETURNING k.* INTO l;
     RETURN l;
@@ -91,7 +111,7 @@ BEGIN
     END IF;
     -- The clock went back, or somebody took the expiry off: from now on it lasts one TTL at most. That is never less than
     -- what its holder believes, who counts from a renewal in the past.
-    IF l.expires_at > clock_timestamp() + l.ttl * interval '1 millisecond' THEN
+    IF l.session IS NULL AND l.expires_at > clock_timestamp() + l.ttl * interval '1 millisecond' THEN
         l.expires_at := clock_timestamp() + l.ttl * interval '1 millisecond';
         UPDATE fencepost.locks AS k SET expires_at = l.expires_at WHERE k.namespace = a_namespace AND k.name = a_name;
     END IF;

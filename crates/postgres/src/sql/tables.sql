@@ -34,6 +34,7 @@ CREATE TABLE fencepost.locks (
     ttl        bigint      CHECK (ttl > 0),                   -- milliseconds
     expires_at timestamptz,
     client     integer,                                       -- hears of losses on the channel fencepost_<client>
+    session    integer,                                       -- it is held for as long as this client's connection lives
     claimant   text,                                          -- JSON, for people
     PRIMARY KEY (namespace, name),
     CHECK ((owner IS NULL) = (expires_at IS NULL) AND (owner IS NULL) = (ttl IS NULL))
@@ -54,6 +55,7 @@ CREATE TABLE fencepost.claims (
     expires_at timestamptz,
     since      timestamptz NOT NULL,
     client     integer,                                       -- hears of its turn; null for one that asks again and again
+    in_session boolean     NOT NULL DEFAULT false,            -- wants to hold for as long as its connection lives
     seen_until timestamptz NOT NULL,                          -- until when one that asks counts as alive
     missing    timestamptz,                                   -- since when it was found out of reach
     claimant   text        NOT NULL,

@@ -1,9 +1,12 @@
 -- Extends grants, each on condition of its owner and of not having expired: a renewal never creates, and one that would
 -- have to wait for a row is left out, so that a row which somebody else has locked does not stop the others (R1).
 --
+-- A session's grants are looked at only: whose session has ended, or is another one by now, has lost them. It is asked on
+-- the session's own connection, so that the answer also shows that this lives.
+--
 -- Answers for each: 'renewed', 'expired', 'taken' (another holds), 'deleted' (nobody does), 'locked' (ask again).
 CREATE FUNCTION fencepost.renew(
-    a_namespace text, a_names text[], a_owners bytea[], a_ttls bigint[], a_client integer
+    a_namespace text, a_names text[], a_owners bytea[], a_ttls bigint[], a_client integer, a_in_session boolean
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     answers text[] := '{}';
@@ -11,6 +14,17 @@ DECLARE
     l       fencepost.locks;
 BEGIN
     FOR i IN 1 .. cardinality(a_names) LOOP
+        IF a_in_session THEN
+            SELECT * INTO l FROM fencepost.locks AS k
+            WHERE k.namespace = a_namespace AND k.name = a_names[i] AND k.owner = a_owners[i];
+            IF FOUND AND l.session = a_client AND fencepost.is_held(l) THEN
+                answers := answers || 'renewed'::text;
+                CONTINUE;
+            ELSIF FOUND THEN
+                answers := answers || 'ended'::text;
+                CONTINUE;
+            END IF;
+        END IF;
         SELECT * INTO l FROM fencepost.locks AS k
         WHERE k.namespace = a_namespace AND k.name = a_names[i] AND k.owner = a_owners[i]
         FOR NO KEY UPDATE SKIP LOCKED;
@@ -25,8 +39,8 @@ BEGIN
         ELSE
             SELECT CASE
                 WHEN k.owner = a_owners[i] THEN 'locked'
-                WHEN k.owner IS NULL OR k.expires_at <= clock_timestamp() THEN 'deleted'
-                ELSE 'taken'
+                WHEN fencepost.is_held(k) THEN 'taken'
+                ELSE 'deleted'
             END INTO answer
             FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
         END IF;
@@ -40,11 +54,12 @@ END $$;
 -- Answers 'released', 'expired' (nothing of it was there), 'other' (another holds).
 CREATE FUNCTION fencepost.release(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    l fencepost.locks;
-    c fencepost.claims;
+    l    fencepost.locks;
+    c    fencepost.claims;
+    held boolean;
 BEGIN
     UPDATE fencepost.locks AS k
-    SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, claimant = NULL
+    SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL
     WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner AND k.waiters = 0
       AND k.expires_at > clock_timestamp();
     IF FOUND THEN
@@ -54,9 +69,10 @@ BEGIN
     IF l.name IS NULL THEN
         RETURN 'expired';
     END IF;
+    held := fencepost.is_held(l);
     IF l.owner = a_owner THEN
         PERFORM fencepost.pass_on(l);
-        RETURN CASE WHEN l.expires_at > clock_timestamp() THEN 'released' ELSE 'expired' END;
+        RETURN CASE WHEN held THEN 'released' ELSE 'expired' END;
     END IF;
     DELETE FROM fencepost.claims AS q
     WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner RETURNING q.* INTO c;
@@ -65,7 +81,7 @@ BEGIN
         WHERE k.namespace = a_namespace AND k.name = a_name;
         RETURN 'released';
     END IF;
-    RETURN CASE WHEN l.expires_at > clock_timestamp() THEN 'other' ELSE 'expired' END;
+    RETURN CASE WHEN held THEN 'other' ELSE 'expired' END;
 END $$;
 
 -- Hands a lock on whose lease has run out. Answers for how many milliseconds it is held yet; null when nobody holds it.
@@ -74,15 +90,15 @@ DECLARE
     l fencepost.locks;
 BEGIN
     SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name;
-    IF (l.owner IS NULL AND l.waiters > 0) OR l.expires_at <= clock_timestamp()
-        OR l.expires_at > clock_timestamp() + l.ttl * interval '1 millisecond'
+    IF l.waiters > 0 AND NOT fencepost.is_held(l)
+        OR l.session IS NULL AND l.expires_at > clock_timestamp() + l.ttl * interval '1 millisecond'
     THEN
         l := fencepost.locked_row(a_namespace, a_name);
-        IF l.name IS NOT NULL AND (l.owner IS NULL OR l.expires_at <= clock_timestamp()) THEN
+        IF l.name IS NOT NULL AND NOT fencepost.is_held(l) THEN
             l := fencepost.pass_on(l);
         END IF;
     END IF;
-    RETURN greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+    RETURN fencepost.left_of(l);
 END $$;
 
 -- Takes a lock from its holder and tells him. Waiters keep their places, and the first one gets it.
@@ -96,14 +112,14 @@ DECLARE
     l fencepost.locks;
 BEGIN
     l := fencepost.locked_row(a_namespace, a_name);
-    IF l.owner IS NULL OR l.expires_at <= clock_timestamp() THEN
+    IF l.name IS NULL OR NOT fencepost.is_held(l) THEN
         outcome := 'free';
         RETURN;
     END IF;
     holder := l.claimant;
     holder_fence := l.fence;
     since_ms := extract(epoch FROM l.since) * 1000;
-    left_ms := greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+    left_ms := fencepost.left_of(l);
     IF a_fence IS NOT NULL AND a_fence <> l.fence THEN
         outcome := 'fence';
         RETURN;
@@ -126,23 +142,26 @@ BEGIN
     END LOOP;
 END $$;
 
--- What became of claims, without a write: 'held', 'queued', 'taken' (another holds), 'gone' (nobody does); and for how
--- long their locks are held yet.
+-- What became of claims, without a write: 'held', 'queued' (behind somebody who holds), 'free' (queued, and nobody holds),
+-- 'taken' (another holds), 'gone' (nobody does); and for how long their locks are held yet.
 CREATE FUNCTION fencepost.look(
     a_namespace text, a_names text[], a_owners bytea[], OUT place bigint, OUT became text, OUT left_ms bigint
-) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
+) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
-    l fencepost.locks;
+    l    fencepost.locks;
+    held boolean;
 BEGIN
     FOR i IN 1 .. cardinality(a_names) LOOP
         SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
         place := i;
-        left_ms := greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0);
+        held := fencepost.is_held(l);
+        left_ms := fencepost.left_of(l);
         became := CASE
-            WHEN l.owner = a_owners[i] AND l.expires_at > clock_timestamp() THEN 'held'
+            WHEN l.owner = a_owners[i] AND held THEN 'held'
             WHEN EXISTS (SELECT FROM fencepost.claims AS q
-                         WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i]) THEN 'queued'
-            WHEN l.expires_at > clock_timestamp() THEN 'taken'
+                         WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i])
+                THEN CASE WHEN held THEN 'queued' ELSE 'free' END
+            WHEN held THEN 'taken'
             ELSE 'gone'
         END;
         RETURN NEXT;

@@ -4,7 +4,10 @@
 
 mod failover;
 mod opening;
+mod pooler;
 mod rows;
+mod session;
+mod tls;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -22,9 +22,9 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "postgres: expiry is judged by now()",
         rule: "T2",
-        file: "crates/postgres/src/sql/claim.sql",
-        find: "IF l.owner IS NULL OR l.expires_at <= clock_timestamp() THEN",
-        replace: "IF l.owner IS NULL OR l.expires_at <= now() THEN",
+        file: "crates/postgres/src/sql/queue.sql",
+        find: "coalesce(l.expires_at > clock_timestamp(), false)",
+        replace: "coalesce(l.expires_at > now(), false)",
         test: store("rows::t2_expiry_is_judged_after_the_wait_for_the_row"),
     },
     Bug {
@@ -98,6 +98,30 @@ pub(crate) const BUGS: &[Bug] = &[
         find: "if self.doubts.load(Relaxed) == doubts { Ok(rows) } else { Err(Failure::unconfirmed()) }",
         replace: "let _ = doubts; Ok(rows)",
         test: store("failover::t1_a_commit_that_its_standby_did_not_confirm_is_no_grant"),
+    },
+    Bug {
+        name: "postgres: a session's heartbeat shows that the server lives",
+        rule: "L4",
+        file: "crates/postgres/src/sql/verbs.sql",
+        find: "IF FOUND AND l.session = a_client AND fencepost.is_held(l) THEN",
+        replace: "IF true THEN",
+        test: store("session::l4_a_heartbeat_proves_ownership"),
+    },
+    Bug {
+        name: "postgres: a session's grants come to life again with its number",
+        rule: "O2",
+        file: "crates/postgres/src/room/ears.rs",
+        find: "    if room.in_session {\n        // Grants",
+        replace: "    if false {\n        // Grants",
+        test: store("session::a_session_that_ended_stays_ended"),
+    },
+    Bug {
+        name: "postgres: a pooler is taken for a server",
+        rule: "C4",
+        file: "crates/postgres/src/session.rs",
+        find: "self.pooled = column(3)?.as_deref() != Some(mark);",
+        replace: "self.pooled = false;",
+        test: store("pooler::a_session_behind_a_pooler_is_refused"),
     },
 ];
 

@@ -1,0 +1,48 @@
+//! Behind a real PgBouncer in transaction mode, where each transaction may go over another connection.
+
+use fencepost_core::{error::ErrorKind, store::Store};
+use fencepost_servers::PgBouncer;
+
+use super::{SOON, TTL, claim, client, granted, migrated, open, queued, renewed, within};
+
+/// One that refuses our settings at the start of a connection, and one that drops them.
+const POOLERS: [&[&str]; 2] = [&[], &["ignore_startup_parameters = options"]];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_work_behind_a_pooler_and_waiters_poll() {
+    let server = migrated(&[]).await;
+    for settings in POOLERS {
+        let pooler = PgBouncer::before(server.address(), 3, settings);
+        let (a, b) = (open(&pooler.url("postgres")).await.unwrap(), open(&pooler.url("postgres")).await.unwrap());
+        let direct = client(&server).await;
+        let lock = format!("x{}", settings.len());
+        let (holder, first, second) = (claim(&lock, TTL), claim(&lock, TTL), claim(&lock, TTL));
+        let before = granted(&a, &holder).await.fence;
+        queued(&b, &first).await;
+        queued(&direct, &second).await;
+        for _ in 0..3 {
+            renewed(&a, &holder).await.unwrap();
+        }
+        a.release(&holder.holding).await.unwrap();
+        let grant = within(SOON, "one that polls has its turn", b.turn(&first)).await.unwrap();
+        assert!(grant.fence > before);
+        b.release(&first.holding).await.unwrap();
+        within(SOON, "and one that hears", direct.turn(&second)).await.unwrap();
+        let left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
+        assert_eq!(server.value("postgres", left), "1", "no session state is left on the pooler's connections");
+        let listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND state = 'idle'";
+        assert!(["0", "1"].contains(&&*server.value("postgres", listening)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_behind_a_pooler_is_refused() {
+    let server = migrated(&[]).await;
+    for settings in POOLERS {
+        let pooler = PgBouncer::before(server.address(), 3, settings);
+        let url = format!("{}?mode=session", pooler.url("postgres"));
+        let error = within(SOON, "an answer at once", open(&url)).await.expect_err("a session there is nobody's");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(error.to_string().contains("pooler") && error.advice().unwrap().contains("mode=lease"), "{error}");
+    }
+}

@@ -1,0 +1,152 @@
+//! `mode=session`: held for as long as the client's connection lives.
+
+use std::sync::Arc;
+
+use fencepost_core::{
+    claim::{Claimed, LossReason, Patience, Renewal},
+    error::ErrorKind,
+    store::{LossReporter, Store},
+};
+use fencepost_postgres::PostgresStore;
+use fencepost_servers::PostgresServer;
+
+use super::{SOON, TTL, claim, client, eventually, granted, migrated, ms, name, open, queued, renewed, within};
+
+async fn session(server: &PostgresServer) -> Arc<PostgresStore> {
+    open(&format!("{}?mode=session", server.url("postgres"))).await.unwrap()
+}
+
+/// Ends the connection that grants live by, as an administrator or a crash of the server's process would.
+fn end_sessions(server: &PostgresServer) {
+    let holding = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE classid = 1717923427 AND objsubid = 2";
+    assert!(!server.sql("postgres", holding).is_empty());
+}
+
+/// "The server answers" is not "the lock is ours".
+#[tokio::test(flavor = "multi_thread")]
+async fn l4_a_heartbeat_proves_ownership() {
+    let server = migrated(&[]).await;
+    let store = session(&server).await;
+    let mine = claim("x", TTL);
+    granted(&store, &mine).await;
+    assert!(matches!(renewed(&store, &mine).await, Ok(Renewal::Renewed { .. })));
+    server.sql("postgres", "UPDATE fencepost.locks SET owner = NULL, ttl = NULL, expires_at = NULL");
+    assert_eq!(renewed(&store, &mine).await.unwrap(), Renewal::Lost(LossReason::Deleted));
+    let again = claim("x", TTL);
+    granted(&store, &again).await;
+    server.sql("postgres", "UPDATE fencepost.locks SET session = session + 1");
+    assert_eq!(renewed(&store, &again).await.unwrap(), Renewal::Lost(LossReason::SessionExpired));
+}
+
+/// A heartbeat writes nothing, and a waiter holds no snapshot that vacuum or a concurrent index build would wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_and_nothing_is_held_back_while_a_session_holds() {
+    let server = migrated(&[]).await;
+    let (a, b) = (session(&server).await, session(&server).await);
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    granted(&a, &holder).await;
+    queued(&b, &waiter).await;
+    let turn = tokio::spawn({
+        let (b, waiter) = (b.clone(), waiter.clone());
+        async move { b.turn(&waiter).await }
+    });
+    server.sql("postgres", "CREATE TABLE data (id integer); INSERT INTO data VALUES (1)");
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'fencepost %' \
+                   AND (state = 'idle in transaction' OR wait_event_type = 'Lock')";
+    for _ in 0..5 {
+        assert_eq!(server.value("postgres", waiting), "0");
+        tokio::time::sleep(ms(50)).await;
+    }
+    let server_says = server.administrator();
+    let built =
+        tokio::task::spawn_blocking(move || server_says.sql("postgres", "CREATE INDEX CONCURRENTLY i ON data (id)"));
+    within(SOON, "the index is built while a waiter waits", built).await.unwrap();
+    a.release(&holder.holding).await.unwrap();
+    within(SOON, "the turn", turn).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_sessions_lock_is_free_at_once_and_its_holder_is_told() {
+    let server = migrated(&[]).await;
+    let (a, b) = (session(&server).await, session(&server).await);
+    let (losses, mut told) = LossReporter::channel();
+    a.report_losses(losses);
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    let before = granted(&a, &holder).await;
+    queued(&b, &waiter).await;
+    // Only the holder's: the waiter's place depends on its own.
+    let cut = "SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l JOIN fencepost.locks AS k \
+               ON l.classid = 1717923427 AND l.objid::bigint = k.session";
+    assert_eq!(server.sql("postgres", cut).len(), 1);
+    let (owner, reason) = within(SOON, "the holder hears", told.recv()).await.unwrap();
+    assert_eq!((owner, reason), (*holder.owner(), LossReason::SessionExpired));
+    let grant = within(SOON, "the waiter has it", b.turn(&waiter)).await.unwrap();
+    assert!(grant.fence > before.fence);
+}
+
+/// A new connection does not bring the grants of the former one back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_ended_stays_ended() {
+    let server = migrated(&[]).await;
+    let store = session(&server).await;
+    let lost = claim("x", TTL);
+    granted(&store, &lost).await;
+    end_sessions(&server);
+    // The next claim waits for the new session.
+    let other = claim("y", TTL);
+    eventually(SOON, "a new session", async || {
+        matches!(store.claim(&other, Patience::Once).await, Ok(Claimed::Granted(_)))
+    })
+    .await;
+    assert_eq!(renewed(&store, &lost).await.unwrap(), Renewal::Lost(LossReason::SessionExpired));
+    let next = client(&server).await;
+    granted(&next, &claim("x", TTL)).await;
+}
+
+/// A thousand locks need two connections and one advisory lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_held_locks_share_the_connections() {
+    let server = migrated(&[]).await;
+    let store = session(&server).await;
+    for number in 0..1000 {
+        granted(&store, &claim(&format!("{number}"), TTL)).await;
+    }
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'fencepost %'";
+    assert_eq!(server.value("postgres", connections), "2");
+    assert_eq!(server.value("postgres", "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "1");
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1000);
+}
+
+/// Leases and sessions meet on one name and exclude each other; a session takes no lock twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_modes_exclude_each_other() {
+    let server = migrated(&[]).await;
+    let (lease, session) = (client(&server).await, session(&server).await);
+    let (a, b) = (claim("x", TTL), claim("y", TTL));
+    granted(&lease, &a).await;
+    granted(&session, &b).await;
+    for store in [&lease, &session] {
+        for lock in ["x", "y"] {
+            let answer = store.claim(&claim(lock, TTL), Patience::Once).await.unwrap();
+            assert!(matches!(answer, Claimed::Busy(_)), "{lock}: {answer:?}");
+        }
+    }
+    let shown = lease.inspect(Some(&name("y"))).await.unwrap();
+    assert_eq!(shown[0].holders[0].expires_in, None);
+}
+
+/// Some relatives of PostgreSQL grant every advisory lock, to everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_with_fake_advisory_locks_is_refused() {
+    let server = migrated(&[]).await;
+    server.sql(
+        "postgres",
+        "CREATE SCHEMA fake; CREATE FUNCTION fake.pg_try_advisory_lock(integer, integer) RETURNS boolean \
+         LANGUAGE sql AS 'SELECT true'; CREATE ROLE fooled LOGIN SUPERUSER; \
+         ALTER ROLE fooled SET search_path = fake, pg_catalog",
+    );
+    let url = format!("postgres://fooled@{}/postgres?mode=session", server.address());
+    let error = open(&url).await.expect_err("locks there exclude nobody");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    assert!(error.to_string().contains("advisory lock"), "{error}");
+}

@@ -3,6 +3,7 @@
 //! | key | what |
 //! |---|---|
 //! | `NAMESPACE/locks/NAME/OWNER` | a claim: the oldest of a lock's claims holds it, the others wait in the order of their creation |
+//! | `NAMESPACE/cells/NAME` | a cell: which change wrote it, in 40 digits, and its value |
 //! | `NAMESPACE/sessions/LEASE` | a session's barrier, written only after a request of unknown outcome |
 //!
 //! In `NAME`, `%` and `/` are percent-encoded, so that no name lies below another. `OWNER` is the owner value in 40
@@ -54,6 +55,15 @@ impl Keys {
         let mut key = self.lock(name);
         key.extend_from_slice(owner.to_string().as_bytes());
         key
+    }
+
+    /// A cell.
+    pub(crate) fn cell(&self, name: &LockName) -> Vec<u8> {
+        let name = encoded(name.as_str());
+        match self.recipe {
+            Recipe::Fencepost => format!("{}/cells/{name}", self.namespace).into_bytes(),
+            Recipe::Etcd => format!("{}/.fencepost/cell-{name}", self.namespace).into_bytes(),
+        }
     }
 
     /// A session's barrier.

@@ -42,6 +42,7 @@
 //! | `server_name` | the name to expect in the members' certificates, when it is not the host's |
 
 mod api;
+mod cells;
 mod config;
 mod ears;
 mod failure;

@@ -309,7 +309,7 @@ impl Sessions {
 }
 
 /// etcd counts in whole seconds; a fraction is rounded up, so that nothing is granted for less than was asked.
-fn whole_seconds(ttl: Ttl) -> i64 {
+pub(crate) fn whole_seconds(ttl: Ttl) -> i64 {
     // At most 365 days, which fits.
     ttl.millis().div_ceil(1000).cast_signed()
 }

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use fencepost_core::{
     backoff::Backoff,
     capabilities::Capabilities,
+    cells::Cells,
     claim::{Busy, Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
     clock::{self, BootClock, Clock},
     error::{Applied, Error, ErrorKind, Operation},
@@ -77,6 +78,18 @@ impl EtcdStore {
         let ears = Ears::open(link.clone(), ledger.clone(), clock.clone());
         let queue = Queue { link, keys, recipe: config.recipe, ledger, sessions, clock: clock.clone() };
         Ok(Self { queue, ears, clock, capabilities: crate::capabilities() })
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.queue.link
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.queue.keys
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
     }
 
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
@@ -255,6 +268,10 @@ impl Store for EtcdStore {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -13,8 +13,11 @@ use tokio::task::JoinSet;
 
 use crate::{
     site::{DoesNotApply, Site, Verdict},
-    steps::{LONG, SHORT, SOON, locks, ms, now, within},
+    steps::{LONG, SOON, locks, ms, now, within},
 };
+
+/// Whole seconds, which is as fine as some stores count.
+const PERIOD: Duration = Duration::from_secs(2);
 
 async fn with_cells(site: &dyn Site) -> Verdict<Locks<Efficiency>> {
     let locks = locks(site).await;
@@ -90,8 +93,8 @@ pub async fn t2_work_is_due_once_in_a_period(site: &dyn Site) -> Verdict {
     for _ in 0..6 {
         let locks = with_cells(site).await?;
         crowd.spawn(async move {
-            let work = locks.once_per("w", SHORT).expect("a period");
-            let until = now().after(SHORT * 3 - SHORT / 4);
+            let work = locks.once_per("w", PERIOD).expect("a period");
+            let until = now().after(PERIOD * 3 - PERIOD / 4);
             let mut runs = Vec::new();
             while now() < until {
                 let asked = now();
@@ -105,11 +108,12 @@ pub async fn t2_work_is_due_once_in_a_period(site: &dyn Site) -> Verdict {
     }
     let mut runs: Vec<_> = within(LONG, "the periods pass", crowd.join_all()).await.into_iter().flatten().collect();
     runs.sort();
-    assert_eq!(runs.len(), 3, "once in each period: {runs:?}");
+    // A store that ends things late lets less of them happen, never more.
+    assert!((2..=3).contains(&runs.len()), "once in each period: {runs:?}");
     for pair in runs.windows(2) {
         // From before the first was asked for to after the second was answered.
         let apart = pair[1].1.since(pair[0].0);
-        assert!(apart >= SHORT - Duration::from_millis(50), "two runs within {apart:?}");
+        assert!(apart >= PERIOD - Duration::from_millis(50), "two runs within {apart:?}");
     }
     Ok(())
 }

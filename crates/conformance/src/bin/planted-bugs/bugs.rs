@@ -5,9 +5,11 @@ mod etcd;
 mod foundations;
 mod mended;
 mod postgres;
+mod primitives;
 
 /// Every bug there is, a list for each part of the project.
-pub(crate) const BUGS: &[&[Bug]] = &[command::BUGS, etcd::BUGS, foundations::BUGS, mended::BUGS, postgres::BUGS];
+pub(crate) const BUGS: &[&[Bug]] =
+    &[command::BUGS, etcd::BUGS, foundations::BUGS, primitives::BUGS, mended::BUGS, postgres::BUGS];
 
 /// A bug, and the test that must find it.
 pub(crate) struct Bug {

@@ -1,0 +1,138 @@
+//! What the primitives could get wrong: readers and writers, permits, several at once, elections, latches, members.
+
+use super::{Bug, suite};
+
+const LEDGER: &str = "crates/core/src/memory/ledger.rs";
+
+pub(crate) const BUGS: &[Bug] = &[
+    Bug {
+        name: "readers pass a writer that waits",
+        rule: "W3",
+        file: LEDGER,
+        find: "if earlier.any(|party| conflict(&party.holding, want)) {",
+        replace: "if want.mode != Mode::Shared && earlier.any(|party| conflict(&party.holding, want)) {",
+        test: suite("memory::w3_later_readers_do_not_pass_a_writer_that_waits"),
+    },
+    Bug {
+        name: "a reader advances the fence",
+        rule: "F3",
+        file: LEDGER,
+        find: "let writes = party.holding.wants().iter().any(|want| want.mode != Mode::Shared);",
+        replace: "let writes = true;",
+        test: suite("memory::f3_readers_never_advance_a_fence"),
+    },
+    Bug {
+        name: "a semaphore lets one too many in",
+        rule: "permits",
+        file: LEDGER,
+        find: "taken.sum::<u32>().saturating_add(count) <= lock.limit.unwrap_or(of)",
+        replace: "taken.sum::<u32>() < lock.limit.unwrap_or(of)",
+        test: suite("memory::the_count_never_exceeds_the_limit"),
+    },
+    Bug {
+        name: "one permit passes a waiter for two",
+        rule: "W3",
+        file: LEDGER,
+        find: "want.name == *name && want.mode != Mode::Shared) {",
+        replace: "want.name == *name && want.mode == Mode::Exclusive) {",
+        test: suite("memory::w3_one_that_waits_for_two_is_not_passed"),
+    },
+    Bug {
+        name: "a differing limit is let pass",
+        rule: "permits",
+        file: LEDGER,
+        find: "(Mode::Permits { of, .. }, Some(Some(limit))) if of != limit => {",
+        replace: "(Mode::Permits { of, .. }, Some(Some(limit))) if of > limit + 1000 => {",
+        test: suite("memory::a_differing_limit_is_refused"),
+    },
+    Bug {
+        name: "a lock and a semaphore share a name",
+        rule: "permits",
+        file: LEDGER,
+        find: "(Mode::Permits { .. }, Some(None)) => Some(Refusal::LockInUse),",
+        replace: "(Mode::Permits { .. }, Some(None)) => None,",
+        test: suite("memory::a_name_is_a_lock_or_a_semaphore"),
+    },
+    Bug {
+        name: "a downgrade gives the lock back in between",
+        rule: "downgrade",
+        file: LEDGER,
+        find: "            hold.party.holding = hold.party.holding.shared();",
+        replace: "            let party = Party { holding: hold.party.holding.shared(), ..hold.party.clone() };\n            \
+                  self.drop_hold(now, claim.owner());\n            self.grant(party, now.after(claim.ttl.get()));",
+        test: suite("memory::a_writer_becomes_a_reader_without_a_gap"),
+    },
+    Bug {
+        name: "an owner that reads waits for itself",
+        rule: "upgrade",
+        file: "crates/fencepost/src/read_write.rs",
+        find: "(Arc::strong_count(&self.owner.readers) > 1).then(|| {",
+        replace: "false.then(|| {",
+        test: suite("memory::an_owner_that_reads_is_refused_as_writer"),
+    },
+    Bug {
+        name: "several locks are taken as they are named",
+        rule: "several",
+        file: "crates/fencepost/src/several.rs",
+        find: "    Ok(sorted.into_iter().collect())",
+        replace: "    let mut named: Vec<_> = sorted.into_iter().collect();\n    if fencepost_core::backoff::jitter() < 0.5 {\n        \
+                  named.reverse();\n    }\n    Ok(named)",
+        test: suite("file::opposite_orders_do_not_deadlock"),
+    },
+    Bug {
+        name: "a cell is written without a look at its version",
+        rule: "cells",
+        file: "crates/local/src/cells.rs",
+        find: "    if !change.expected.matches(found.as_ref()) {",
+        replace: "    if false {",
+        test: suite("file::no_change_of_a_cell_is_lost"),
+    },
+    Bug {
+        name: "a cell's script forgets the version",
+        rule: "cells",
+        file: "crates/redis/src/scripts/change_cell.lua",
+        find: "if version ~= expected then",
+        replace: "if version ~= expected and expected == '-' then",
+        test: suite("redis::no_change_of_a_cell_is_lost"),
+    },
+    Bug {
+        name: "a deposed leader goes on telling",
+        rule: "L1",
+        file: "crates/fencepost/src/election.rs",
+        find: "let later = found.value.as_ref().is_some_and(|other| other.term > leader.term);",
+        replace: "let later = false;",
+        test: suite("memory::l1_a_deposed_leader_says_nothing_more"),
+    },
+    Bug {
+        name: "whoever leaves a barrier is counted",
+        rule: "C1",
+        file: "crates/fencepost/src/latch.rs",
+        find: "        waited = round.waiting.remove(party);",
+        replace: "        waited = round.waiting.contains(party);",
+        test: suite("memory::c1_who_leaves_a_barrier_is_not_counted"),
+    },
+    Bug {
+        name: "an arrival counts twice",
+        rule: "latch",
+        file: "crates/fencepost/src/latch.rs",
+        find: "let new = !open && arrivals.arrived.insert(party.to_owned());",
+        replace: "let new = !open && arrivals.arrived.insert(format!(\"{party}{}\", arrivals.arrived.len()));",
+        test: suite("memory::a_latch_opens_when_all_have_arrived"),
+    },
+    Bug {
+        name: "a period ends early",
+        rule: "T2",
+        file: "crates/fencepost/src/period.rs",
+        find: ".expiring(period)?;",
+        replace: ".expiring(period * 3 / 4)?;",
+        test: suite("memory::t2_work_is_due_once_in_a_period"),
+    },
+    Bug {
+        name: "a shard is taken by whoever sees it first",
+        rule: "members",
+        file: "crates/fencepost/src/members.rs",
+        find: "(true, false, false) => self.start_asking(shard),",
+        replace: "(_, false, false) => self.start_asking(shard),",
+        test: suite("memory::each_shard_has_one_owner"),
+    },
+];

@@ -102,6 +102,12 @@ pub(crate) enum Verb {
     /// before, it changes nothing.
     #[command(after_help = "Example: fencepost --store postgres://admin@10.0.0.5/shop migrate")]
     Migrate(Migrate),
+    /// Let a table of yours refuse stale fences, or print the SQL that does
+    ///
+    /// Adds a column for the newest fence that each row has seen, and a trigger that refuses an update which would set it
+    /// back. Write with the fence from then on: UPDATE orders SET state = 'shipped', fence = $fence WHERE id = $id
+    #[command(after_help = "Example: fencepost --store postgres://admin@10.0.0.5/shop fence-table orders")]
+    FenceTable(FenceTable),
     /// Measure what locks cost on the store, next to what the bare store costs
     ///
     /// Works on names of its own and gives everything back. Run it on a machine that does nothing else; ratios to the
@@ -271,6 +277,18 @@ pub(crate) struct Break {
     /// Only while it is held with this fence
     #[arg(long, value_name = "FENCE", value_parser = fence)]
     pub(crate) if_fence: Option<Fence>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FenceTable {
+    /// The table, as TABLE or SCHEMA.TABLE
+    pub(crate) table: String,
+    /// The column for fences
+    #[arg(long, value_name = "NAME", default_value = "fence")]
+    pub(crate) column: String,
+    /// Print the SQL and do nothing; --store may be left out
+    #[arg(long)]
+    pub(crate) print: bool,
 }
 
 #[derive(Debug, Args)]

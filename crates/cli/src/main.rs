@@ -57,6 +57,7 @@ fn carry_out(arguments: Arguments) -> Ending {
         Verb::Who(named) => listing::who(&global, &named.name),
         Verb::Break(verb) => listing::break_by_force(&global, &verb),
         Verb::Watch(named) => listing::watch(&global, &named.name),
+        Verb::FenceTable(verb) => migrate::fence_table(&global, &verb),
         Verb::Migrate(verb) => migrate::migrate(&global, &verb),
         Verb::Bench(verb) => bench::measure(&global, verb),
         Verb::Lab(verb) => lab::lab(&global, verb),

@@ -1,10 +1,13 @@
-//! `migrate`: the tables of a PostgreSQL store.
+//! `migrate` and `fence-table`: what PostgreSQL needs in its schema.
 
 use fencepost::url::StoreUrl;
-use fencepost_postgres::{Migrated, PostgresConfig, SCHEME};
+use fencepost_postgres::{
+    Migrated, PostgresConfig, SCHEME, SESSION_SCHEME,
+    fenced::{FencedTable, fence_table as add_fence},
+};
 
 use crate::{
-    arguments::{Global, Migrate},
+    arguments::{FenceTable, Global, Migrate},
     exit::Ending,
 };
 
@@ -12,11 +15,7 @@ use crate::{
 pub(crate) fn migrate(global: &Global, verb: &Migrate) -> Ending {
     crate::log(global.verbose);
     crate::block_on(async {
-        let config = match global.stated_store() {
-            Some(url) => config(url)?,
-            None if verb.print => config("postgres://anybody@/")?, // names the usual schema, and is not connected to
-            None => return Err(Ending::usage("`migrate` needs --store postgres://HOST/DATABASE")),
-        };
+        let config = config(global, verb.print)?;
         if verb.print {
             return Ok(crate::print(&fencepost_postgres::script(&config)));
         }
@@ -28,10 +27,28 @@ pub(crate) fn migrate(global: &Global, verb: &Migrate) -> Ending {
     })
 }
 
-fn config(url: &str) -> Result<PostgresConfig, Ending> {
-    let url = StoreUrl::parse(url)?;
-    if !SCHEME.names.contains(&url.scheme()) {
-        let said = format!("a store `{}:` needs no tables; `migrate` is for postgres:", url.scheme());
+/// Lets a table refuse stale fences, or prints what does.
+pub(crate) fn fence_table(global: &Global, verb: &FenceTable) -> Ending {
+    crate::log(global.verbose);
+    crate::block_on(async {
+        let table = FencedTable::new(&verb.table)?.column(&verb.column)?;
+        if verb.print {
+            return Ok(crate::print(&table.script()));
+        }
+        add_fence(&config(global, false)?, &table).await?;
+        Ok(Ending::done().saying(format!("{} refuses stale fences", verb.table)))
+    })
+}
+
+/// The database that was named. What is only printed needs none.
+fn config(global: &Global, print: bool) -> Result<PostgresConfig, Ending> {
+    let url = match global.stated_store() {
+        Some(url) => StoreUrl::parse(url)?,
+        None if print => StoreUrl::parse("postgres://anybody@/")?,
+        None => return Err(Ending::usage("say which database with --store postgres://HOST/DATABASE")),
+    };
+    if !SCHEME.names.contains(&url.scheme()) && !SESSION_SCHEME.names.contains(&url.scheme()) {
+        let said = format!("a store `{}:` needs nothing of the kind; this is for postgres:", url.scheme());
         return Err(Ending::usage(said));
     }
     Ok(PostgresConfig::from_url(url)?)

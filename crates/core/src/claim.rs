@@ -244,6 +244,26 @@ impl fmt::Display for LossReason {
     }
 }
 
+/// The outcome of an acquire that did not fail. "Busy" is an answer, not an error (C2).
+#[derive(Debug)]
+#[must_use = "the lease inside is given back when it is dropped"]
+pub enum Attempt<L> {
+    /// Held from now on.
+    Acquired(L),
+    /// Held by another until the end of the waiting time.
+    Busy(Busy),
+}
+
+impl<L> Attempt<L> {
+    /// The lease, or `None` when the lock was busy.
+    pub fn acquired(self) -> Option<L> {
+        match self {
+            Attempt::Acquired(lease) => Some(lease),
+            Attempt::Busy(_) => None,
+        }
+    }
+}
+
 /// Who stands in the way of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Busy {

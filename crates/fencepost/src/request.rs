@@ -18,6 +18,8 @@ use fencepost_core::{
     purpose::Purpose,
 };
 
+pub use fencepost_core::claim::Attempt;
+
 use crate::{
     cleaner::{Trace, UnderWay},
     client::Client,
@@ -28,26 +30,6 @@ use crate::{
 
 /// For how long a waiter without a limit bears a store that does not answer.
 pub const OUTAGE_LIMIT: Duration = Duration::from_secs(30);
-
-/// The outcome of an acquire that did not fail. "Busy" is an answer, not an error (C2).
-#[derive(Debug)]
-#[must_use = "the lease inside is given back when it is dropped"]
-pub enum Attempt<L> {
-    /// Held from now on.
-    Acquired(L),
-    /// Held by another until the end of the waiting time.
-    Busy(Busy),
-}
-
-impl<L> Attempt<L> {
-    /// The lease, or `None` when the lock was busy.
-    pub fn acquired(self) -> Option<L> {
-        match self {
-            Attempt::Acquired(lease) => Some(lease),
-            Attempt::Busy(_) => None,
-        }
-    }
-}
 
 /// A lock to be taken. Made by [`Locks::lock`](crate::Locks::lock).
 #[derive(Debug)]

@@ -121,6 +121,8 @@ fn answered_by_server(told: &DbError) -> Failure {
         "3D000" => misconfigured(format!("PostgreSQL: {}", said())),
         "25006" => misconfigured("this server takes no writes: a standby, or set to read-only")
             .advise("name the primary, or all servers of the cluster: postgres://HOST1,HOST2/DATABASE"),
+        "25P02" => Failure::new(ErrorKind::InvalidInput, Applied::No, "the transaction has failed before")
+            .advise("roll it back, and begin anew"),
         "FP001" => Failure::new(ErrorKind::Corrupt, Applied::No, said())
             .advise("set the row's column `fence` to a number above every fence that a resource has seen"),
         "22P05" => Failure::new(ErrorKind::InvalidInput, Applied::No, "the database's encoding cannot hold this name")

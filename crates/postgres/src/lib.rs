@@ -20,6 +20,8 @@
 //!   a dump is restored elsewhere, so that fences stay monotone where the new server lacks the last grants.
 //! - *Connections*: one for statements; one for messages, made for the first waiter or a lock held for 300 ms.
 //!
+//! Locks inside your own transaction are in [`transaction`]; tables of your own that check fences in [`fenced`].
+//!
 //! What asynchronous failover can still break, the rights, and how to run it: `docs/stores/postgres.md`.
 //!
 //! # Options of the URL
@@ -41,6 +43,7 @@
 mod config;
 mod connection;
 mod failure;
+pub mod fenced;
 mod migrate;
 mod record;
 mod room;
@@ -48,6 +51,7 @@ mod session;
 mod statements;
 mod store;
 mod tls;
+pub mod transaction;
 
 use std::sync::Arc;
 

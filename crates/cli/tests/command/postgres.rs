@@ -43,3 +43,22 @@ fn the_printed_tables_work_in_another_schema() {
     assert_eq!(refused.code, 64);
     assert!(refused.stderr.contains("postgres:"), "{}", refused.stderr);
 }
+
+#[test]
+fn a_fenced_table_refuses_the_fence_of_an_earlier_run() {
+    let server = PostgresServer::start();
+    server.sql("postgres", "CREATE TABLE orders (id integer, state text); INSERT INTO orders VALUES (1, 'new')");
+    let world = World::on(server.url("postgres"));
+    assert_eq!(world.finish(&["migrate"]).code, 0);
+    let printed = world.finish(&["fence-table", "orders", "--print"]).stdout;
+    assert!(printed.contains("CREATE TRIGGER"), "{printed}");
+    let done = world.finish(&["fence-table", "orders"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let fence =
+        || world.finish(&["run", "orders/1", "--", "sh", "-c", "echo $FENCEPOST_FENCE"]).stdout.trim().to_owned();
+    let (old, new) = (fence(), fence());
+    let write = |fence: &str| server.try_sql("postgres", &format!("UPDATE orders SET state = 'x', fence = {fence}"));
+    write(&new).unwrap();
+    assert!(write(&old).unwrap_err().contains("stale"));
+    assert_eq!(world.finish(&["fence-table", "nowhere"]).code, 78);
+}

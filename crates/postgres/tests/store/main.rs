@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
 mod failover;
+mod fenced;
 mod opening;
 mod pooler;
 mod rows;
 mod session;
 mod tls;
+mod transactions;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

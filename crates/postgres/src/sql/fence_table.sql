@@ -1,0 +1,21 @@
+-- Lets a table refuse stale fences: the newest fence that each row has seen stands in a column, and no update sets it back.
+-- A row that is made by an insert starts with the fence that it is given, or with 0.
+
+ALTER TABLE :table ADD COLUMN IF NOT EXISTS :column bigint NOT NULL DEFAULT 0;
+
+CREATE OR REPLACE FUNCTION :function() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    offered bigint := to_jsonb(NEW) ->> TG_ARGV[0];
+    seen    bigint := to_jsonb(OLD) ->> TG_ARGV[0];
+BEGIN
+    IF offered < seen THEN
+        RAISE EXCEPTION 'the fence % is stale: this row of % has seen %', offered, TG_TABLE_NAME, seen
+            USING ERRCODE = 'FP002', DETAIL = seen::text,
+            HINT = 'another holds the lock by now; stop the work that it protects';
+    END IF;
+    RETURN NEW;
+END $$;
+
+DROP TRIGGER IF EXISTS fencepost_refuse_stale_fence ON :table;
+CREATE TRIGGER fencepost_refuse_stale_fence BEFORE UPDATE ON :table
+    FOR EACH ROW EXECUTE FUNCTION :function(:argument);

@@ -8,6 +8,7 @@ mod postgres;
 mod redis;
 mod redlock;
 mod sentinel;
+mod zookeeper;
 
 use fencepost::registry;
 use fencepost_core::capabilities::Capabilities;
@@ -20,6 +21,7 @@ pub use postgres::{PostgresSite, postgres, postgres_session};
 pub use redis::{RedisSite, redis};
 pub use redlock::{RedlockSite, redlock};
 pub use sentinel::{SentinelSite, sentinel};
+pub use zookeeper::{ZooKeeperSite, zookeeper};
 
 /// What the store behind a scheme says of itself.
 fn capabilities_of(scheme: &str) -> Capabilities {

@@ -35,3 +35,7 @@ mod cluster {
 mod redlock {
     fencepost_conformance::conformance_suite!(fencepost_conformance::sites::redlock);
 }
+
+mod zookeeper {
+    fencepost_conformance::conformance_suite!(fencepost_conformance::sites::zookeeper);
+}

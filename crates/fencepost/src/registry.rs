@@ -31,6 +31,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencepost_redis::CLUSTER,
     #[cfg(feature = "redis")]
     fencepost_redis::redlock::SCHEME,
+    #[cfg(feature = "zookeeper")]
+    fencepost_zookeeper::SCHEME,
 ];
 
 /// Opens the store that `url` names, without a client around it.

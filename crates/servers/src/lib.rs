@@ -11,6 +11,7 @@ mod postgres;
 mod redis;
 mod sentinel;
 mod wall_clock;
+mod zookeeper;
 
 pub use cluster::ClusterSet;
 pub use etcd::EtcdCluster;
@@ -20,3 +21,4 @@ pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
 pub use sentinel::{SERVICE, SentinelSet, sentinel_naming};
 pub use wall_clock::WallClock;
+pub use zookeeper::{Admin, Refused, TICK, ZooKeeperEnsemble, ZooKeeperServer};

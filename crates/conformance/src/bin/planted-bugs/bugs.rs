@@ -6,10 +6,11 @@ mod foundations;
 mod mended;
 mod postgres;
 mod primitives;
+mod zookeeper;
 
 /// Every bug there is, a list for each part of the project.
 pub(crate) const BUGS: &[&[Bug]] =
-    &[command::BUGS, etcd::BUGS, foundations::BUGS, primitives::BUGS, mended::BUGS, postgres::BUGS];
+    &[command::BUGS, etcd::BUGS, foundations::BUGS, primitives::BUGS, mended::BUGS, postgres::BUGS, zookeeper::BUGS];
 
 /// A bug, and the test that must find it.
 pub(crate) struct Bug {

@@ -1,0 +1,152 @@
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+};
+
+use fencepost_core::{capabilities::Capabilities, name::LockName, store::BoxFuture};
+use fencepost_servers::{Admin, Network, ZooKeeperServer};
+
+use crate::site::{DoesNotApply, Server, Site, Tampering, Verdict};
+
+/// A chroot of its own in a server that the sites of this process share, and a network in front of it. A rule that ends
+/// the server, and asks for it first, gets one of its own.
+#[derive(Debug)]
+pub struct ZooKeeperSite {
+    shared: Arc<ZooKeeperServer>,
+    own: OnceLock<ZooKeeperServer>,
+    in_use: AtomicBool,
+    chroot: String,
+    admin: Admin,
+    network: Network,
+}
+
+/// A fresh chroot.
+pub async fn zookeeper() -> ZooKeeperSite {
+    static SITES: AtomicU32 = AtomicU32::new(0);
+    let shared = ZooKeeperServer::shared();
+    let admin = shared.admin();
+    let chroot = format!("/site-{}", SITES.fetch_add(1, Relaxed));
+    admin.create(&chroot, b"").expect("a fresh chroot");
+    let network = Network::before(shared.address()).await.expect("a free port");
+    ZooKeeperSite { shared, own: OnceLock::new(), in_use: AtomicBool::new(false), chroot, admin, network }
+}
+
+impl ZooKeeperSite {
+    /// The container of a lock; the rules that ask use names that need no encoding.
+    fn lock(&self, name: &LockName) -> String {
+        format!("{}/{}/{name}", self.chroot, self.namespace())
+    }
+
+    /// The node of the lock's holder, which is the oldest.
+    fn holder(&self, name: &LockName) -> Option<String> {
+        let mut nodes = self.admin.children(&self.lock(name));
+        nodes.sort_by_key(|node| node.rsplit('-').next().unwrap_or_default().to_owned());
+        nodes.first().map(|node| format!("{}/{node}", self.lock(name)))
+    }
+
+    /// Makes room for something else where a lock belongs.
+    fn clear(&self, name: &LockName) {
+        let _ = self.admin.create(&format!("{}/{}", self.chroot, self.namespace()), b"");
+        self.admin.delete_all(&self.lock(name));
+    }
+}
+
+impl Site for ZooKeeperSite {
+    fn capabilities(&self) -> Capabilities {
+        super::capabilities_of("zookeeper")
+    }
+
+    fn url(&self) -> String {
+        match self.own.get() {
+            Some(own) => own.url(),
+            None => {
+                self.in_use.store(true, Relaxed);
+                format!("{}{}", self.shared.url(), self.chroot)
+            }
+        }
+    }
+
+    fn tamper<'a>(&'a self, how: Tampering<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            self.admin.sync();
+            match how {
+                Tampering::Delete(name) => {
+                    let holder = self.holder(name).unwrap_or_else(|| self.lock(name));
+                    self.admin.delete(&holder).expect("something to delete");
+                }
+                Tampering::PlantForeign(name) => {
+                    self.clear(name);
+                    self.admin.create_ephemeral(&self.lock(name), b"somebody else's").expect("a node");
+                }
+                Tampering::PlantWrongType(name) => {
+                    self.clear(name);
+                    self.admin.create(&self.lock(name), b"").expect("a node");
+                    let lasting = format!("{}/{}-x-0000000000", self.lock(name), "0".repeat(40));
+                    self.admin.create(&lasting, b"somebody else's").expect("a node that no session's end removes");
+                }
+                Tampering::MakePermanent(_) => return Err(DoesNotApply("a node cannot be taken off its session")),
+                Tampering::CorruptFence(_) => {
+                    return Err(DoesNotApply("the fence is the server's own transaction number"));
+                }
+                Tampering::FlushScripts => return Err(DoesNotApply("the store knows no scripts")),
+                Tampering::CutMessages => {
+                    return Err(DoesNotApply("watches share the connection with everything else"));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Every node below a lock. Containers stay until the servers remove them.
+    fn leftovers(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(async move {
+            self.admin.sync();
+            let mut left = Vec::new();
+            for namespace in self.admin.children(&self.chroot) {
+                for lock in self.admin.children(&format!("{}/{namespace}", self.chroot)) {
+                    let nodes = self.admin.children(&format!("{}/{namespace}/{lock}", self.chroot));
+                    left.extend(nodes.into_iter().map(|node| format!("{namespace}/{lock}/{node}")));
+                }
+            }
+            left
+        })
+    }
+
+    fn network(&self) -> Verdict<&Network> {
+        Ok(&self.network)
+    }
+
+    fn disturbed_url(&self) -> Verdict<String> {
+        Ok(format!("zookeeper://{}{}", self.network.address, self.chroot))
+    }
+
+    fn server(&self) -> Verdict<&dyn Server> {
+        if self.in_use.load(Relaxed) {
+            return Err(DoesNotApply("others use the server at the same time"));
+        }
+        Ok(self.own.get_or_init(ZooKeeperServer::start))
+    }
+
+    fn forbidden_url(&self) -> Verdict<String> {
+        self.admin.log_in("alice:secret");
+        let private = format!("{}/private", self.chroot);
+        self.admin.create_private(&private).expect("a private chroot");
+        Ok(format!("zookeeper://mallory:wrong-password@{}{private}", self.shared.address()))
+    }
+}
+
+impl Server for ZooKeeperServer {
+    fn kill(&self) {
+        ZooKeeperServer::kill(self);
+    }
+
+    fn start(&self) {
+        self.launch();
+    }
+
+    fn connections(&self) -> usize {
+        let answer = self.command("srvr").expect("the server answers");
+        let count = answer.lines().find_map(|line| line.strip_prefix("Connections: ")).expect("a count");
+        count.parse::<usize>().expect("a number").saturating_sub(1)
+    }
+}

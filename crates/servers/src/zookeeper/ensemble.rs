@@ -1,0 +1,123 @@
+use std::{collections::HashMap, time::Duration};
+
+use crate::{
+    network::{Network, Weather},
+    redis::free_address,
+    zookeeper::ZooKeeperServer,
+};
+
+/// Ticks that a follower may be silent before it counts as lost, and a leader before its followers give up.
+const SYNC_LIMIT: u32 = 20;
+
+/// Several servers that agree, with networks between them that can be disturbed.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    servers: Vec<ZooKeeperServer>,
+    /// How the first server of the pair reaches the second one's leadership.
+    ways: HashMap<(usize, usize), Network>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts one of so many servers and waits until it has a leader and everybody serves.
+    ///
+    /// # Panics
+    /// When Java or the classes are missing, or the servers do not agree.
+    pub async fn start(size: usize) -> Self {
+        for _ in 0..5 {
+            let ensemble = Self::spawn(size).await;
+            if ensemble.serves_within(Duration::from_secs(30)).await {
+                return ensemble;
+            }
+        }
+        panic!("the servers of ZooKeeper do not agree")
+    }
+
+    async fn spawn(size: usize) -> Self {
+        let quorum: Vec<_> = (0..size).map(|_| free_address()).collect();
+        let election: Vec<_> = (0..size).map(|_| free_address()).collect();
+        let mut ways = HashMap::new();
+        let mut servers = Vec::new();
+        for me in 0..size {
+            let mut lines = vec!["initLimit=50".to_owned(), format!("syncLimit={SYNC_LIMIT}")];
+            for other in 0..size {
+                let mut leadership = quorum[other];
+                if other != me {
+                    let way = Network::before(quorum[other]).await.expect("a free port");
+                    leadership = way.address;
+                    ways.insert((me, other), way);
+                }
+                lines.push(format!("server.{other}={leadership}:{}", election[other].port()));
+            }
+            let server = ZooKeeperServer::prepared(free_address(), &lines);
+            std::fs::write(server.directory().join("myid"), me.to_string()).expect("a file");
+            server.spawn();
+            servers.push(server);
+        }
+        Self { servers, ways }
+    }
+
+    /// The servers, running or not.
+    pub fn servers(&self) -> &[ZooKeeperServer] {
+        &self.servers
+    }
+
+    /// The URL that names them all.
+    pub fn url(&self) -> String {
+        let addresses: Vec<_> = self.servers.iter().map(|server| server.address().to_string()).collect();
+        format!("zookeeper://{}", addresses.join(","))
+    }
+
+    /// Which server leads, once one does.
+    ///
+    /// # Panics
+    /// When none does within half a minute.
+    pub async fn leader(&self) -> usize {
+        for _ in 0..3000 {
+            let leads = |server: &ZooKeeperServer| server.mode().as_deref() == Some("leader");
+            if let Some(leader) = self.servers.iter().position(|server| server.pid().is_some() && leads(server)) {
+                return leader;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no server of ZooKeeper leads")
+    }
+
+    /// A server that follows.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub async fn follower(&self) -> usize {
+        let leader = self.leader().await;
+        (0..self.servers.len()).find(|number| *number != leader).expect("an ensemble of several")
+    }
+
+    /// Cuts a server off from the others, not from its clients: nothing arrives, and connections stay open.
+    pub fn cut_off(&self, server: usize) {
+        self.set(server, Weather::Silence);
+    }
+
+    /// Ends the cutting off. Connections that lost something are broken, as a network does after a while.
+    pub fn reunite(&self, server: usize) {
+        self.set(server, Weather::Cut);
+        self.set(server, Weather::Fair);
+    }
+
+    fn set(&self, server: usize, weather: Weather) {
+        for (_, way) in self.ways.iter().filter(|((from, to), _)| *from == server || *to == server) {
+            way.set(weather);
+        }
+    }
+
+    /// Whether every server serves by then.
+    pub async fn serves_within(&self, limit: Duration) -> bool {
+        let step = Duration::from_millis(20);
+        for _ in 0..limit.as_millis() / step.as_millis() {
+            if self.servers.iter().all(|server| server.mode().is_some()) {
+                return true;
+            }
+            // The networks between the servers are relayed meanwhile.
+            tokio::time::sleep(step).await;
+        }
+        false
+    }
+}

@@ -1,0 +1,198 @@
+//! Where a lock lies and how its nodes are named (C3).
+//!
+//! `CHROOT/NAMESPACE/NAME` is a container; each claim is an ephemeral sequential node in it. The node's name begins with
+//! the claim's owner value, so that a node whose creation was never answered can be found again.
+
+use fencepost_core::{
+    name::{LockName, Namespace},
+    owner::{OWNER_BYTES, Owner},
+};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+/// What ends a part of a path or does not print; the percent sign makes the encoding reversible. Everything beyond ASCII
+/// is encoded as well: ZooKeeper refuses some of it.
+const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'/').add(b'"').add(b'\'').add(b'\\');
+
+/// Whose nodes look like ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recipe {
+    /// Nodes that only Fencepost makes; others are passed over.
+    #[default]
+    Fencepost,
+    /// As Curator's `InterProcessMutex` has them; every node with a number in its name counts, whoever made it.
+    Curator,
+}
+
+/// The paths of one namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    chroot: String,
+    /// Where the namespace lies.
+    pub(crate) namespace: String,
+    recipe: Recipe,
+}
+
+/// A node that stands for a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    /// The number that the server appended.
+    pub(crate) number: i64,
+    /// Whose it is; `None` for a node that another program made.
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Layout {
+    pub(crate) fn new(chroot: &str, namespace: &Namespace, recipe: Recipe) -> Self {
+        let namespace = match namespace.as_str() {
+            // The servers keep their own things there.
+            "zookeeper" if chroot.is_empty() => "%7Aookeeper".to_owned(),
+            namespace => encoded(namespace),
+        };
+        Self { chroot: chroot.to_owned(), namespace: format!("{chroot}/{namespace}"), recipe }
+    }
+
+    /// The path that must be there before we come.
+    pub(crate) fn chroot(&self) -> &str {
+        if self.chroot.is_empty() { "/" } else { &self.chroot }
+    }
+
+    /// The container of a lock's nodes.
+    pub(crate) fn lock(&self, name: &LockName) -> String {
+        let mut path = String::with_capacity(self.namespace.len() + 1 + name.as_str().len());
+        path.push_str(&self.namespace);
+        path.push('/');
+        push_encoded(&mut path, name.as_str());
+        path
+    }
+
+    /// The name behind a child of the namespace; `None` for what is not ours.
+    pub(crate) fn name(&self, child: &str) -> Option<LockName> {
+        let name = LockName::new(percent_decode_str(child).decode_utf8().ok()?).ok()?;
+        (encoded(name.as_str()) == child).then_some(name)
+    }
+
+    /// What a claim's node is to be called; the server appends ten digits.
+    pub(crate) fn node(&self, owner: &Owner) -> String {
+        match self.recipe {
+            Recipe::Fencepost => format!("{owner}{EXCLUSIVE}"),
+            Recipe::Curator => {
+                let hex = owner.to_string();
+                let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32], &hex[32..]];
+                format!("{CURATOR}{}{CURATOR_LOCK}", parts.join("-"))
+            }
+        }
+    }
+
+    /// The claim behind a child of a lock; `None` for what is none.
+    pub(crate) fn contender(&self, name: String) -> Option<Contender> {
+        let (owner, number) = match self.recipe {
+            Recipe::Fencepost => {
+                let (owner, number) = (name.get(..2 * OWNER_BYTES)?, name.get(2 * OWNER_BYTES..)?);
+                (Some(owner.parse().ok()?), appended(number.strip_prefix(EXCLUSIVE)?)?)
+            }
+            Recipe::Curator => (curator_owner(&name), trailing(&name)?),
+        };
+        Some(Contender { name, number, owner })
+    }
+}
+
+/// Between owner value and number. Shared claims and permits will have letters of their own there.
+const EXCLUSIVE: &str = "-x-";
+const CURATOR: &str = "_c_";
+const CURATOR_LOCK: &str = "-lock-";
+
+/// Ten digits; once the server's counter has run over, ten characters or more of which the first is a sign.
+fn appended(number: &str) -> Option<i64> {
+    let (digits, least) = number.strip_prefix('-').map_or((number, 10), |digits| (digits, 9));
+    let sound = (least..=10).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    sound.then(|| number.parse().ok())?
+}
+
+/// The number at the end of any sequential node's name. What is left of it is somebody else's business; a sign belongs
+/// to the number only behind another dash, as in `-lock--2147483648`.
+fn trailing(name: &str) -> Option<i64> {
+    let at = name.len().checked_sub(10)?;
+    let number = appended(name.get(at..)?)?;
+    let before = &name[..at];
+    let negative = number > 0 && (before.ends_with("--") || before.ends_with("_-"));
+    Some(if negative { -number } else { number })
+}
+
+/// The owner value in a name of ours: a UUID as Curator has it, and the rest behind it.
+fn curator_owner(name: &str) -> Option<Owner> {
+    let rest = name.strip_prefix(CURATOR)?;
+    let (value, _) = rest.split_once(CURATOR_LOCK)?;
+    value.replace('-', "").parse().ok()
+}
+
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    push_encoded(&mut encoded, text);
+    encoded
+}
+
+fn push_encoded(path: &mut String, text: &str) {
+    match text {
+        "." => path.push_str("%2E"),
+        ".." => path.push_str("%2E%2E"),
+        text => path.extend(utf8_percent_encode(text, ENCODED)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layout(recipe: Recipe) -> Layout {
+        Layout::new("/apps", &Namespace::new("shop").unwrap(), recipe)
+    }
+
+    #[test]
+    fn a_node_is_found_by_its_owner_value() {
+        for recipe in [Recipe::Fencepost, Recipe::Curator] {
+            let owner = Owner::random().unwrap();
+            for number in ["0000000007", "2147483647", "-2147483648", "-000000001"] {
+                let contender = layout(recipe).contender(format!("{}{number}", layout(recipe).node(&owner)));
+                let contender = contender.expect("a claim's node");
+                assert_eq!((contender.owner, contender.number), (Some(owner), number.parse().unwrap()), "{recipe:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_claim_is_passed_over() {
+        let ours = layout(Recipe::Fencepost);
+        for stray in ["", "config", "lock-0000000001", &"é".repeat(20), &format!("{}-y-0000000001", "a".repeat(40))] {
+            assert_eq!(ours.contender(stray.to_owned()), None, "{stray}");
+        }
+        let curator = layout(Recipe::Curator);
+        let kazoo = curator.contender("0f3b__lock__0000000012".to_owned()).expect("kazoo's node counts");
+        assert_eq!((kazoo.owner, kazoo.number), (None, 12));
+        assert_eq!(curator.contender("config".to_owned()), None);
+    }
+
+    #[test]
+    fn c3_the_servers_own_place_is_left_alone() {
+        let namespace = Namespace::new("zookeeper").unwrap();
+        assert_eq!(Layout::new("", &namespace, Recipe::Fencepost).namespace, "/%7Aookeeper");
+        assert_eq!(layout(Recipe::Fencepost).lock(&LockName::new("..").unwrap()), "/apps/shop/%2E%2E");
+        assert_eq!(
+            layout(Recipe::Fencepost).lock(&LockName::new("orders/1 é").unwrap()),
+            "/apps/shop/orders%2F1%20%C3%A9"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn c3_names_never_collide(a in "\\PC{1,40}") {
+            let Ok(name) = LockName::new(&a) else { return Ok(()) };
+            let path = layout(Recipe::Fencepost).lock(&name);
+            let child = path.strip_prefix("/apps/shop/").unwrap();
+            prop_assert!(!child.contains('/') && child.is_ascii());
+            prop_assert_eq!(layout(Recipe::Fencepost).name(child), Some(name));
+        }
+    }
+}

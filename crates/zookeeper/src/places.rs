@@ -1,0 +1,181 @@
+//! What this client holds and waits for: which node on which session stands for which owner value.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fencepost_core::{
+    clock::{Clock, Moment, Sent},
+    fence::Fence,
+    owner::Owner,
+};
+use tokio::sync::Notify;
+
+use crate::session::Session;
+
+#[derive(Debug)]
+pub(crate) struct Places {
+    places: Mutex<HashMap<Owner, Place>>,
+    clock: Arc<dyn Clock>,
+    /// There is something new for the sentry to look after.
+    pub(crate) changed: Notify,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) session: Arc<Session>,
+    /// The container of the lock's nodes.
+    pub(crate) lock: Arc<str>,
+    /// The node, once its creation was answered.
+    pub(crate) node: Option<Node>,
+    pub(crate) standing: Standing,
+}
+
+/// A node of ours.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) name: Arc<str>,
+    pub(crate) fence: Fence,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Standing {
+    /// The lock is not ours. `alone_since` is set while nobody asks for it or awaits the turn.
+    Coming { alone_since: Option<Moment> },
+    /// The lock is ours, as far as the holder was told.
+    Held {
+        since: Moment,
+        /// What the grant or its last renewal counted from.
+        told: Sent,
+        /// The connection on which the node is watched.
+        watched_on: Option<u64>,
+    },
+}
+
+impl Place {
+    /// The whole path of the node.
+    pub(crate) fn path(&self) -> Option<String> {
+        self.node.as_ref().map(|node| format!("{}/{}", self.lock, node.name))
+    }
+}
+
+impl Places {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { places: Mutex::default(), clock, changed: Notify::new() }
+    }
+
+    pub(crate) fn get(&self, owner: &Owner) -> Option<Place> {
+        self.lock().get(owner).cloned()
+    }
+
+    pub(crate) fn remove(&self, owner: &Owner) -> Option<Place> {
+        self.lock().remove(owner)
+    }
+
+    /// Takes down that a claim is under way, before anything is sent, and attends to it.
+    pub(crate) fn enter(self: &Arc<Self>, owner: Owner, session: &Arc<Session>, lock: &str) -> Attendance {
+        let standing = Standing::Coming { alone_since: None };
+        let place = Place { session: session.clone(), lock: lock.into(), node: None, standing };
+        self.lock().insert(owner, place);
+        Attendance { places: self.clone(), owner }
+    }
+
+    /// Attends to a claim that is there already.
+    pub(crate) fn attend(self: &Arc<Self>, owner: &Owner) -> Option<(Place, Attendance)> {
+        let mut places = self.lock();
+        let place = places.get_mut(owner)?;
+        if let Standing::Coming { alone_since } = &mut place.standing {
+            *alone_since = None;
+        }
+        Some((place.clone(), Attendance { places: self.clone(), owner: *owner }))
+    }
+
+    pub(crate) fn set_node(&self, owner: &Owner, node: Node) {
+        if let Some(place) = self.lock().get_mut(owner) {
+            place.node = Some(node);
+        }
+    }
+
+    /// The lock is ours from now on. `None` when the place is gone meanwhile.
+    pub(crate) fn hold(&self, owner: &Owner, told: Sent) -> Option<Fence> {
+        let since = self.clock.now();
+        let mut places = self.lock();
+        let place = places.get_mut(owner)?;
+        let fence = place.node.as_ref()?.fence;
+        if matches!(place.standing, Standing::Coming { .. }) {
+            place.standing = Standing::Held { since, told, watched_on: None };
+            self.changed.notify_one();
+        }
+        Some(fence)
+    }
+
+    /// The holder is told that his lease counts from `proven`.
+    pub(crate) fn told(&self, owner: &Owner, proven: Sent) {
+        if let Some(Place { standing: Standing::Held { told, .. }, .. }) = self.lock().get_mut(owner) {
+            *told = (*told).max(proven);
+        }
+    }
+
+    /// Marks grants as watched on the present connection of their sessions, and answers those that were not.
+    pub(crate) fn to_watch<'a>(&self, owners: impl Iterator<Item = &'a Owner>) -> Vec<(Owner, Place)> {
+        let mut places = self.lock();
+        let mut unwatched = Vec::new();
+        for owner in owners {
+            let Some(place) = places.get_mut(owner) else { continue };
+            let connection = Some(place.session.state().connection);
+            if let Standing::Held { watched_on, .. } = &mut place.standing
+                && std::mem::replace(watched_on, connection) != connection
+            {
+                unwatched.push((*owner, place.clone()));
+            }
+        }
+        unwatched
+    }
+
+    /// The node is not watched, or not any more.
+    pub(crate) fn unwatched(&self, owner: &Owner) {
+        if let Some(Place { standing: Standing::Held { watched_on, .. }, .. }) = self.lock().get_mut(owner) {
+            *watched_on = None;
+        }
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Takes out every place of a session that has ended.
+    pub(crate) fn remove_session(&self, id: i64) -> Vec<(Owner, Place)> {
+        self.lock().extract_if(|_, place| place.session.id == id).collect()
+    }
+
+    /// Looks at each place; those for which `look` answers `false` are taken out.
+    pub(crate) fn sift(&self, mut look: impl FnMut(&Owner, &mut Place) -> bool) {
+        self.lock().retain(|owner, place| look(owner, place));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Place>> {
+        // Nothing in here can panic half way.
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody asks for a claim, or awaits its turn. When he goes away without the lock, the claim is left alone, and the
+/// sentry takes it out of the queue a moment later (C1).
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    places: Arc<Places>,
+    owner: Owner,
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        let now = self.places.clock.now();
+        if let Some(Place { standing: Standing::Coming { alone_since }, .. }) = self.places.lock().get_mut(&self.owner)
+        {
+            *alone_since = Some(now);
+            self.places.changed.notify_one();
+        }
+    }
+}

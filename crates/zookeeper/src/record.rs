@@ -1,0 +1,47 @@
+//! What a claim's node holds, for people and listings. Nothing is decided by it.
+
+use std::time::Duration;
+
+use fencepost_core::claim::Claimant;
+use serde::{Deserialize, Serialize};
+
+/// The particulars of a claim, as JSON that people can read in `zkCli.sh`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The layout's version.
+    v: u32,
+    /// The session's timeout as it was granted, in milliseconds.
+    ttl_ms: u64,
+    #[serde(flatten)]
+    pub(crate) claimant: Claimant,
+}
+
+const VERSION: u32 = 1;
+
+impl Record {
+    pub(crate) fn new(claimant: &Claimant, ttl: Duration) -> Self {
+        Self { v: VERSION, ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX), claimant: claimant.clone() }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // Strings, numbers and a list of strings always serialize.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What another program wrote is shown as the name of its host, which is what Curator writes.
+    pub(crate) fn read(data: &[u8]) -> Self {
+        serde_json::from_slice(data).unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(data).chars().filter(|c| !c.is_control()).take(80).collect();
+            Self {
+                v: 0,
+                ttl_ms: 0,
+                claimant: Claimant { host: text, user: "another program".to_owned(), ..Claimant::default() },
+            }
+        })
+    }
+
+    /// For how long at most the node outlives its client.
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        (self.ttl_ms > 0).then(|| Duration::from_millis(self.ttl_ms))
+    }
+}

@@ -1,0 +1,164 @@
+//! What we send.
+
+use crate::{
+    config::Access,
+    wire::{XID_LOGIN, reply::Stat},
+};
+
+/// How long a node lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    /// Until its session ends; the server appends a number to its name.
+    EphemeralSequential,
+    /// Until it has been empty for a while.
+    Container,
+}
+
+/// One request, ready to be sent but for its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Request(Vec<u8>);
+
+const NUMBER_AT: usize = 4;
+
+impl Request {
+    /// Makes a node; answered with its path and its [`Stat`].
+    pub(crate) fn create(path: &str, data: &[u8], access: Access, lifetime: Lifetime) -> Self {
+        let (operation, flags) = match lifetime {
+            Lifetime::EphemeralSequential => (15, 3),
+            Lifetime::Container => (19, 4),
+        };
+        let mut request = Self::new(operation, path.len() + data.len() + 64);
+        request.text(path);
+        request.buffer(data);
+        let (scheme, id) = match access {
+            Access::Open => ("world", "anyone"),
+            Access::Creator => ("auth", ""),
+        };
+        request.int(1);
+        request.int(0b11111); // read, write, create, delete, admin
+        request.text(scheme);
+        request.text(id);
+        request.int(flags);
+        request
+    }
+
+    /// Removes a node, whatever its version.
+    pub(crate) fn delete(path: &str) -> Self {
+        let mut request = Self::of_path(2, path);
+        request.int(-1);
+        request
+    }
+
+    pub(crate) fn exists(path: &str) -> Self {
+        Self::of_path(3, path).watching(false)
+    }
+
+    /// The node's data and [`Stat`]. With a watch, which the server sets only where the node is.
+    pub(crate) fn get(path: &str, watch: bool) -> Self {
+        Self::of_path(4, path).watching(watch)
+    }
+
+    /// The names of a node's children, and its [`Stat`].
+    pub(crate) fn children(path: &str) -> Self {
+        Self::of_path(12, path).watching(false)
+    }
+
+    /// Answered after everything that the leader had committed by then.
+    pub(crate) fn sync(path: &str) -> Self {
+        Self::of_path(9, path)
+    }
+
+    /// A transaction of nothing: a quorum has to agree on it, it changes nothing and needs no rights.
+    pub(crate) fn empty_transaction() -> Self {
+        let mut request = Self::new(14, 16);
+        request.int(-1); // no operation follows
+        request.0.push(true.into());
+        request.int(-1);
+        request
+    }
+
+    /// Ends the session and all its nodes.
+    pub(crate) fn close_session() -> Self {
+        Self::new(-11, 0)
+    }
+
+    /// The frame, under the number `xid`.
+    pub(crate) fn numbered(mut self, xid: i32) -> Vec<u8> {
+        self.0[NUMBER_AT..NUMBER_AT + 4].copy_from_slice(&xid.to_be_bytes());
+        framed(self.0)
+    }
+
+    fn new(operation: i32, capacity: usize) -> Self {
+        let mut request = Self(Vec::with_capacity(12 + capacity));
+        request.int(0); // the length
+        request.int(0); // the number
+        request.int(operation);
+        request
+    }
+
+    fn of_path(operation: i32, path: &str) -> Self {
+        let mut request = Self::new(operation, path.len() + 8);
+        request.text(path);
+        request
+    }
+
+    fn watching(mut self, watch: bool) -> Self {
+        self.0.push(watch.into());
+        self
+    }
+
+    fn int(&mut self, number: i32) {
+        self.0.extend(number.to_be_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.buffer(text.as_bytes());
+    }
+
+    fn buffer(&mut self, bytes: &[u8]) {
+        self.int(length(bytes));
+        self.0.extend(bytes);
+    }
+}
+
+/// The first thing on a connection: asks for a session, or for `session` to go on.
+pub(crate) fn hello(timeout_ms: i32, last_seen: i64, session: i64, password: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(64);
+    frame.extend([0; 4]); // the length
+    frame.extend(0_i32.to_be_bytes()); // the protocol's version
+    frame.extend(last_seen.to_be_bytes());
+    frame.extend(timeout_ms.to_be_bytes());
+    frame.extend(session.to_be_bytes());
+    frame.extend(length(password).to_be_bytes());
+    frame.extend(password);
+    frame.push(false.into()); // a server that cannot write is of no use to a lock
+    framed(frame)
+}
+
+/// Logs in with `user:password`. An answer comes under the number [`XID_LOGIN`].
+pub(crate) fn login(user_and_password: &str) -> Vec<u8> {
+    let mut request = Request::new(100, user_and_password.len() + 24);
+    request.int(0);
+    request.text("digest");
+    request.text(user_and_password);
+    request.numbered(XID_LOGIN)
+}
+
+fn framed(mut frame: Vec<u8>) -> Vec<u8> {
+    let body = length(&frame[4..]);
+    frame[..4].copy_from_slice(&body.to_be_bytes());
+    frame
+}
+
+fn length(bytes: &[u8]) -> i32 {
+    // Names and particulars are bounded far below this.
+    i32::try_from(bytes.len()).unwrap_or(i32::MAX)
+}
+
+impl Stat {
+    /// Whether a session's end removes the node. What is kept for ever, containers, and nodes with a lifetime of their
+    /// own have other marks there.
+    pub(crate) fn is_ephemeral(&self) -> bool {
+        self.session != 0 && self.session != i64::MIN && (self.session >> 56) as u8 != 0xff
+    }
+}

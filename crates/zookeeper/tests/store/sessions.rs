@@ -1,0 +1,161 @@
+//! Sessions: shared by many locks, lost as a whole, opened anew.
+
+use std::time::SystemTime;
+
+use fencepost_core::{
+    claim::{Release, Renewal},
+    clock::Moment,
+    store::BoxFuture,
+};
+use fencepost_servers::Weather;
+
+use super::*;
+
+/// A clock that runs at a tenth of the machine's pace: it believes in a session long after the servers do.
+#[derive(Debug)]
+struct SlowClock(Moment);
+
+impl Clock for SlowClock {
+    fn now(&self) -> Moment {
+        self.0.after(BootClock.now().since(self.0) / 10)
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        BootClock.sleep_until(self.0.after(until.since(self.0) * 10))
+    }
+
+    fn wall(&self) -> SystemTime {
+        BootClock.wall()
+    }
+}
+
+#[tokio::test]
+async fn l1_one_session_lost_is_every_lock_on_it_lost() {
+    let place = Place::new();
+    let (network, url) = place.network().await;
+    let store = open_on(&url, Arc::new(SlowClock(BootClock.now()))).await.unwrap();
+    let mut told = losses(&store);
+    let claims: Vec<_> = (0..1000).map(|number| claim(&format!("{number}"), ms(1000))).collect();
+    let elsewhere = claim("elsewhere", LONG);
+    futures_util::future::join_all(claims.iter().map(|claim| granted(&store, claim))).await;
+    granted(&store, &elsewhere).await;
+    network.set(Weather::Cut);
+    let other = place.store().await;
+    eventually(SOON, "the servers free them", async || {
+        other.inspect(None).await.unwrap().iter().all(|state| state.name == name("elsewhere"))
+    })
+    .await;
+    network.set(Weather::Fair);
+    let mut lost = std::collections::HashSet::new();
+    while lost.len() < claims.len() {
+        let (owner, reason) = within(SOON * 2, "every holder is told", told.recv()).await.unwrap();
+        assert_eq!(reason, LossReason::SessionExpired);
+        assert!(lost.insert(owner), "once each");
+    }
+    assert!(!lost.contains(elsewhere.owner()), "another TTL is another session");
+    assert!(matches!(&store.renew(std::slice::from_ref(&claims[0])).await[0], Ok(Renewal::Lost(_))));
+    // And the same client goes on.
+    let again = claim("0", ms(1000));
+    within(SOON * 2, "a new session", async {
+        while !matches!(store.claim(&again, Patience::Once).await, Ok(Claimed::Granted(_))) {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(store.release(&claims[0].holding).await.unwrap(), Release::HeldByOther);
+}
+
+/// Believing ends before the servers can hand on, though nobody tells us anything.
+#[tokio::test]
+async fn t1_belief_ends_before_the_lock_passes_on() {
+    let place = Place::new();
+    let (network, url) = place.network().await;
+    let (store, other) = (open(&url).await.unwrap(), place.store().await);
+    for round in 0..5 {
+        network.set(Weather::Fair);
+        let (holder, waiter) = (claim("x", ms(1000)), claim("x", LONG));
+        eventually(SOON, "it is granted", async || {
+            matches!(store.claim(&holder, Patience::Once).await, Ok(Claimed::Granted(_)))
+        })
+        .await;
+        queued(&other, &waiter).await;
+        // Whatever of a heartbeat is under way by then.
+        tokio::time::sleep(ms(300 + 90 * round)).await;
+        let renewal = store.renew(std::slice::from_ref(&holder)).await.remove(0).unwrap();
+        let Renewal::Renewed { counted_from, ttl } = renewal else { panic!("{renewal:?}") };
+        network.set(if round % 2 == 0 { Weather::Silence } else { Weather::LostReplies });
+        within(SOON, "the lock passes on", other.turn(&waiter)).await.unwrap();
+        let passed_on = BootClock.now();
+        assert!(
+            passed_on >= counted_from.moment().after(ttl),
+            "{:?} too early",
+            counted_from.moment().after(ttl).since(passed_on)
+        );
+        other.release(&waiter.holding).await.unwrap();
+    }
+}
+
+/// While all is well, at least a good third of the timeout is left, and a holder sees it rise.
+#[tokio::test]
+async fn t1_heartbeats_keep_belief_ahead() {
+    let place = Place::new();
+    let store = place.store().await;
+    let holder = claim("x", ms(2000));
+    let first = granted(&store, &holder).await.counted_from;
+    let mut last = first;
+    for _ in 0..6 {
+        let renewal = store.renew(std::slice::from_ref(&holder)).await.remove(0).unwrap();
+        let Renewal::Renewed { counted_from, ttl } = renewal else { panic!("{renewal:?}") };
+        let left = counted_from.moment().after(ttl).since(BootClock.now());
+        assert!(left > ms(700), "{left:?} left of {ttl:?}");
+        assert!(counted_from >= last);
+        last = counted_from;
+        tokio::time::sleep(ms(300)).await;
+    }
+    assert!(last > first, "it rises");
+}
+
+#[tokio::test]
+async fn one_session_for_each_ttl_and_none_for_long_without_use() {
+    let place = Place::new();
+    let store = Arc::new(place.store().await);
+    let connections = || {
+        let answer = place.server.command("cons").unwrap();
+        answer.lines().filter(|line| line.contains("to=7777") || line.contains("to=8888")).count()
+    };
+    let claims: Vec<_> = (0..50).map(|n| claim(&format!("{n}"), ms(if n % 2 == 0 { 7777 } else { 8888 }))).collect();
+    futures_util::future::join_all(claims.iter().map(|claim| granted(&store, claim))).await;
+    assert_eq!(connections(), 2, "single flight");
+    for claim in &claims {
+        store.release(&claim.holding).await.unwrap();
+    }
+    store.close().await;
+    eventually(SOON, "closing ends them in the ensemble", async || connections() == 0).await;
+}
+
+/// C1: an opening that everybody gave up is there for the next one.
+#[tokio::test]
+async fn a_dropped_claim_does_not_keep_a_session_from_opening() {
+    let place = Place::new();
+    let store = place.store().await;
+    for micros in 0..200 {
+        let claim = claim("x", ms(5555));
+        let _ = tokio::time::timeout(Duration::from_micros(micros), store.claim(&claim, Patience::Once)).await;
+    }
+    eventually(SOON * 2, "what they left goes by itself", async || place.nodes("x").is_empty()).await;
+    granted(&store, &claim("x", ms(5555))).await;
+}
+
+/// The store alone, without a client that sends releases: nothing stays that nobody stands behind.
+#[tokio::test]
+async fn c1_what_nobody_awaits_or_renews_goes() {
+    let place = Place::new();
+    let store = place.store().await;
+    let (holder, waiter) = (claim("x", ms(1000)), claim("x", LONG));
+    granted(&store, &holder).await;
+    queued(&store, &waiter).await;
+    let _ = tokio::time::timeout(ms(50), store.turn(&waiter)).await;
+    eventually(SOON + SOON, "both are gone", async || place.nodes("x").is_empty()).await;
+    let answer = store.renew(std::slice::from_ref(&holder)).await.remove(0).unwrap();
+    assert!(matches!(answer, Renewal::Lost(_)), "{answer:?}");
+}

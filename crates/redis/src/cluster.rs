@@ -2,6 +2,7 @@
 //! are replaced.
 
 mod config;
+mod shards;
 mod slots;
 
 use std::{
@@ -19,8 +20,13 @@ use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value, aio::PubSub, cmd};
 
 pub use self::config::ClusterConfig;
-pub(crate) use self::slots::slot;
-use self::slots::{Range, SLOTS};
+pub(crate) use self::{shards::Heard, slots::slot};
+use tokio::sync::watch;
+
+use self::{
+    shards::Shards,
+    slots::{Range, SLOTS},
+};
 use crate::{
     config::RedisConfig,
     connection::Link,
@@ -50,6 +56,9 @@ pub(crate) struct Cluster {
     state: Mutex<State>,
     /// Held by the one task that asks for the map; when it was asked for last.
     asking: tokio::sync::Mutex<Option<Moment>>,
+    shards: Arc<Shards>,
+    /// Counts masters that were replaced.
+    replaced: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -95,7 +104,15 @@ impl Cluster {
         let known = seeds.iter().cloned().collect();
         let state = State { map: Arc::default(), links: HashMap::new(), known, closed: false };
         let Some(node) = config.nodes.first().cloned() else { return Err(Failure::closed()) };
-        let cluster = Self { seeds, node, clock, state: Mutex::new(state), asking: tokio::sync::Mutex::default() };
+        let cluster = Self {
+            seeds,
+            node,
+            clock,
+            state: Mutex::new(state),
+            asking: tokio::sync::Mutex::default(),
+            shards: Shards::new(),
+            replaced: watch::Sender::new(0),
+        };
         cluster.learn(None).await?;
         Ok(cluster)
     }
@@ -230,6 +247,33 @@ impl Cluster {
         join_all(rest).await
     }
 
+    /// Listens to the messages of a channel within its slot; `false` where the cluster does not know such.
+    pub(crate) async fn hear(&self, channel: &str) -> Result<bool, Failure> {
+        self.shards.hear(self, channel).await
+    }
+
+    /// Stops listening to a channel.
+    pub(crate) fn unhear(&self, channel: &str) {
+        self.shards.unhear(channel);
+    }
+
+    /// What arrives on the channels that are listened to. Cancel safe.
+    pub(crate) async fn heard(&self) -> Heard {
+        self.shards.heard().await
+    }
+
+    /// Completes when a master was replaced, whose successor may not have everything. Cancel safe.
+    pub(crate) async fn replaced(&self) {
+        // The sender lives in `self`, so that the wait cannot fail.
+        let _ = self.replaced.subscribe().changed().await;
+    }
+
+    fn config_of(&self, address: &str) -> Result<RedisConfig, Failure> {
+        let (host, port) = address.rsplit_once(':').ok_or_else(Failure::puzzling)?;
+        let port = port.parse().map_err(|_| Failure::puzzling())?;
+        Ok(self.node.at(host.trim_start_matches('[').trim_end_matches(']'), port))
+    }
+
     /// A connection of its own for messages, to any node: they go to all of them.
     pub(crate) async fn messages(&self) -> Result<(PubSub, Arc<Server>), Failure> {
         let masters = self.masters().await?;
@@ -263,6 +307,7 @@ impl Cluster {
         state.closed = true;
         state.map = Arc::default();
         state.links.drain().for_each(|(_, link)| link.close());
+        self.shards.close();
     }
 
     /// The master of a slot as far as is known.
@@ -369,6 +414,11 @@ impl Cluster {
         let addresses: HashSet<_> = known.iter().map(|(host, port)| self.node.at(host, *port).address()).collect();
         let mut state = self.state();
         if !state.closed {
+            // Slots that merely move leave their masters in place.
+            let gone = |old: &Arc<Link>| !map.masters.iter().any(|new| Arc::ptr_eq(new, old));
+            if state.map.masters.iter().any(gone) {
+                self.replaced.send_modify(|count| *count += 1);
+            }
             state.map = Arc::new(map);
             state.known = known;
             // Nodes come and go under new addresses: what nobody names any more is let go.

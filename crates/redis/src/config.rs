@@ -6,7 +6,7 @@ use fencepost_core::{
     error::{Error, ErrorKind, Operation},
     url::StoreUrl,
 };
-use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
 use crate::{
     replicas::Replicas,
@@ -107,7 +107,16 @@ impl RedisConfig {
     }
 
     pub(crate) fn client(&self) -> Result<Client, Error> {
-        let mut login = RedisConnectionInfo::default().set_db(self.database.into());
+        self.client_speaking(ProtocolVersion::RESP2)
+    }
+
+    /// For connections on which messages arrive between answers.
+    pub(crate) fn pushing_client(&self) -> Result<Client, Error> {
+        self.client_speaking(ProtocolVersion::RESP3)
+    }
+
+    fn client_speaking(&self, protocol: ProtocolVersion) -> Result<Client, Error> {
+        let mut login = RedisConnectionInfo::default().set_db(self.database.into()).set_protocol(protocol);
         login = match self.tls {
             None => login.set_skip_set_lib_name(),
             // A server that misses the client's certificate says so after the first command only. Telling our name

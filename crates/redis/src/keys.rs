@@ -49,6 +49,11 @@ impl Keys {
         [cell, watchers]
     }
 
+    /// One that is never there: no lock's key lacks its braces.
+    pub(crate) fn probe(&self) -> String {
+        format!("{}probe", self.prefix)
+    }
+
     /// By hand, since every command needs keys and formatting costs more than the rest of it.
     fn tagged(&self, name: &LockName, what: &str) -> String {
         let mut key = String::with_capacity(self.prefix.len() + name.as_str().len() + what.len() + 2);

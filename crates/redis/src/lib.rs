@@ -68,6 +68,7 @@ pub mod redlock;
 mod replicas;
 mod room;
 mod route;
+mod scriptless;
 mod scripts;
 mod sentinel;
 mod store;

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value, aio::PubSub};
 
 use crate::{
-    cluster::{Care, Cluster, ClusterConfig, Request, slot},
+    cluster::{Care, Cluster, ClusterConfig, Heard, Request, slot},
     config::RedisConfig,
     connection::Link,
     failure::Failure,
@@ -37,11 +37,15 @@ pub(crate) enum Nodes {
     Cluster(Box<Cluster>),
 }
 
-/// How a script can tell whether a waiter hears its message.
+/// How a waiter hears of its turn, and how a script can tell that it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The server counts who heard it.
+    /// Not by a message: it asks.
+    Polling,
+    /// By a message, and the server counts who heard it.
     Counted,
+    /// The master of the lock's slot counts who heard it, on a channel of the lock's own.
+    Sharded,
     /// The message goes to every node, and each counts its own listeners only.
     Broadcast,
 }
@@ -50,7 +54,9 @@ impl Reach {
     /// As the scripts know it.
     pub(crate) fn letter(self) -> &'static str {
         match self {
+            Self::Polling => "p",
             Self::Counted => "s",
+            Self::Sharded => "h",
             Self::Broadcast => "b",
         }
     }
@@ -179,11 +185,30 @@ impl Nodes {
         }
     }
 
-    /// How messages reach a waiter.
-    pub(crate) fn reach(&self) -> Reach {
+    /// Sees to it that messages for a client's waiters at a lock are heard, and says how they are. `key` is the lock's.
+    pub(crate) async fn hear(&self, key: &str, client: &str) -> Result<Reach, Failure> {
         match self {
-            Self::One { .. } => Reach::Counted,
-            Self::Cluster(_) => Reach::Broadcast,
+            Self::One { .. } => Ok(Reach::Counted),
+            Self::Cluster(cluster) => match cluster.hear(&shard_channel(key, client)).await? {
+                true => Ok(Reach::Sharded),
+                false => Ok(Reach::Broadcast),
+            },
+        }
+    }
+
+    /// The client waits there no longer.
+    pub(crate) fn unhear(&self, key: &str, client: &str) {
+        match self {
+            Self::One { .. } => {}
+            Self::Cluster(cluster) => cluster.unhear(&shard_channel(key, client)),
+        }
+    }
+
+    /// What arrives beside the connection for messages. Cancel safe.
+    pub(crate) async fn heard(&self) -> Heard {
+        match self {
+            Self::One { .. } => std::future::pending().await,
+            Self::Cluster(cluster) => cluster.heard().await,
         }
     }
 
@@ -199,8 +224,8 @@ impl Nodes {
     pub(crate) async fn moved_from(&self, server: &Server) {
         match self {
             Self::One { link, .. } => link.moved_from(server).await,
-            // Any node will do, and a broken connection is noticed by itself.
-            Self::Cluster(_) => std::future::pending().await,
+            // Any node will do. But whoever follows has reason for doubt when one of the masters was replaced.
+            Self::Cluster(cluster) => cluster.replaced().await,
         }
     }
 
@@ -220,6 +245,11 @@ impl Nodes {
             Self::Cluster(cluster) => cluster.close(),
         }
     }
+}
+
+/// As `scripts/queue.lua` has it: it begins with the lock's key, so that it has the lock's slot.
+fn shard_channel(key: &str, client: &str) -> String {
+    format!("{key}:{client}")
 }
 
 fn value_of(kept: Result<Kept, Failure>) -> Result<Value, Failure> {

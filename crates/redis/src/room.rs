@@ -211,6 +211,8 @@ impl Room {
             watched.owners.remove(owner);
             if watched.owners.is_empty() {
                 state.locks.remove(&waiting.name);
+                drop(state);
+                self.nodes.unhear(&self.keys.lock(&waiting.name), &self.channel);
             }
         }
     }
@@ -281,7 +283,7 @@ impl Room {
 
     async fn poke(self: Arc<Self>, name: LockName) {
         let before = self.queued_at(&name);
-        let answer = self.nodes.call(&self.scripts.poke, &self.keys.all(&name), &[&self.channel]).await;
+        let answer = self.poke_once(&name).await;
         let answer =
             answer.and_then(|value| <(usize, String, u64)>::from_redis_value(value).map_err(|_| Failure::puzzling()));
         match answer {
@@ -293,6 +295,15 @@ impl Room {
             Err(failure) if failure.kind == ErrorKind::Unavailable && !self.missed(&name, true) => {}
             Err(_) => before.iter().for_each(|owner| self.ring(owner, News::AskAgain)),
         }
+    }
+
+    /// First listens, then asks: what was missed meanwhile shows in the answer (W1).
+    async fn poke_once(&self, name: &LockName) -> Result<Value, Failure> {
+        let keys = self.keys.all(name);
+        if *self.hearing.borrow() == Hearing::Messages {
+            self.nodes.hear(&keys[0], &self.channel).await?;
+        }
+        self.nodes.call(&self.scripts.poke, &keys, &[&self.channel]).await
     }
 
     /// Notes whether a poke went unanswered, and tells whether the one before did.

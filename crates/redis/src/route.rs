@@ -27,6 +27,11 @@ impl Server {
         Ok(Self { client: config.client()?, address: config.address() })
     }
 
+    /// As [`new`](Server::new), for connections on which messages arrive between answers.
+    pub(crate) fn pushing(config: &RedisConfig) -> Result<Self, Error> {
+        Ok(Self { client: config.pushing_client()?, address: config.address() })
+    }
+
     /// A connection for commands.
     pub(crate) async fn connect(&self, settings: &AsyncConnectionConfig) -> Result<MultiplexedConnection, Failure> {
         let connecting = self.client.get_multiplexed_async_connection_with_config(settings);

@@ -28,10 +28,11 @@ use crate::{
     config::RedisConfig,
     failure::Failure,
     keys::Keys,
-    nodes::Nodes,
+    nodes::{Nodes, Reach},
     record::{self, LockRecord},
     replicas::Kept,
     room::{Hearing, News, Room},
+    scriptless::Scriptless,
     sentinel::SentinelConfig,
     survey,
 };
@@ -46,6 +47,7 @@ pub struct RedisStore {
     room: Arc<Room>,
     clock: Arc<dyn Clock>,
     capabilities: Capabilities,
+    scriptless: Scriptless,
     particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
 }
 
@@ -75,7 +77,7 @@ impl RedisStore {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let nodes = Nodes::single(config, clock.clone()).await?;
-        Self::over(nodes, namespace, clock, crate::capabilities())
+        Self::over(nodes, namespace, clock, crate::capabilities()).await
     }
 
     /// Connects to the master that sentinels watch, and follows it from then on.
@@ -91,7 +93,7 @@ impl RedisStore {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let nodes = Nodes::watched(config, clock.clone()).await?;
-        Self::over(nodes, namespace, clock, crate::sentinel_capabilities())
+        Self::over(nodes, namespace, clock, crate::sentinel_capabilities()).await
     }
 
     /// Connects to the masters of a cluster.
@@ -107,17 +109,19 @@ impl RedisStore {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let nodes = Nodes::cluster(config, clock.clone()).await?;
-        Self::over(nodes, namespace, clock, crate::cluster_capabilities())
+        Self::over(nodes, namespace, clock, crate::cluster_capabilities()).await
     }
 
-    fn over(
+    async fn over(
         nodes: Nodes,
         namespace: &Namespace,
         clock: Arc<dyn Clock>,
         capabilities: Capabilities,
     ) -> Result<Self, Error> {
         let room = Room::new(nodes, Keys::new(namespace), &client_id()?, clock.clone());
-        Ok(Self { room, clock, capabilities, particulars: Mutex::default() })
+        let scriptless = Scriptless::default();
+        scriptless.probe(&room.nodes, &room.keys.probe()).await;
+        Ok(Self { room, clock, capabilities, scriptless, particulars: Mutex::default() })
     }
 
     pub(crate) fn room(&self) -> &Arc<Room> {
@@ -132,15 +136,16 @@ impl RedisStore {
         let value = record::unqueued(&owner, claim.ttl, wall_unix_ms(&*self.clock), &json);
         let key = self.room.keys.lock(name);
         let mut set = Cmd::with_capacity(6, 64 + value.len() + key.len());
-        set.arg("SET").arg(&key).arg(value).arg("NX").arg("PX").arg(claim.ttl.millis());
+        set.arg("SET").arg(&key).arg(&value).arg("NX").arg("PX").arg(claim.ttl.millis());
         let counted_from = Sent::now(&*self.clock);
         let kept = self.room.nodes.ask_kept(&key, &set).await.map_err(failed)?;
         if kept.value == Value::Okay {
             self.enough(claim, kept.short).await?;
+            self.scriptless.remember(claim.owner(), &value);
             return Ok(Claimed::Granted(self.granted(claim, counted_from)));
         }
         match patience {
-            Patience::Once => Box::pin(self.ask_the_queue(claim, &json, "once", Hearing::Messages)).await,
+            Patience::Once => Box::pin(self.ask_the_queue(claim, &json, "once", Reach::Counted)).await,
             Patience::Queue => Box::pin(self.take_a_place(claim, &json)).await,
         }
     }
@@ -163,7 +168,14 @@ impl RedisStore {
     async fn take_a_place(&self, claim: &Claim, json: &str) -> Result<Claimed, Error> {
         let hearing = self.room.hearing().await.map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
         let presence = Presence::enter(&self.room, claim);
-        let claimed = self.ask_the_queue(claim, json, "queue", hearing).await?;
+        let reach = match hearing {
+            Hearing::Polling => Reach::Polling,
+            Hearing::Messages | Hearing::Deaf => {
+                let heard = self.room.nodes.hear(&self.room.keys.lock(claim.name()), &self.room.channel).await;
+                heard.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))?
+            }
+        };
+        let claimed = self.ask_the_queue(claim, json, "queue", reach).await?;
         if let Claimed::Queued(busy) = &claimed {
             let left = busy.holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or_default();
             self.room.queued(claim.owner(), left);
@@ -172,19 +184,9 @@ impl RedisStore {
         Ok(claimed)
     }
 
-    async fn ask_the_queue(
-        &self,
-        claim: &Claim,
-        json: &str,
-        patience: &str,
-        hearing: Hearing,
-    ) -> Result<Claimed, Error> {
+    async fn ask_the_queue(&self, claim: &Claim, json: &str, patience: &str, reach: Reach) -> Result<Claimed, Error> {
         let (owner, ttl) = (claim.owner().to_string(), claim.ttl.millis().to_string());
-        let mode = match hearing {
-            Hearing::Polling => "p",
-            _ => self.room.nodes.reach().letter(),
-        };
-        let arguments = [&*owner, &ttl, patience, mode, &self.room.channel, json];
+        let arguments = [&*owner, &ttl, patience, reach.letter(), &self.room.channel, json];
         let keys = self.room.keys.all(claim.name());
         let counted_from = Sent::now(&*self.clock);
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(claim.name()));
@@ -255,7 +257,31 @@ impl RedisStore {
         }
     }
 
+    /// By one command without a script, where the server knows such; `None` when that does not settle it.
+    async fn extend_without_script(&self, claim: &Claim) -> Option<Result<Renewal, Error>> {
+        let key = self.room.keys.lock(claim.name());
+        let renewal = self.scriptless.renewal(&key, claim)?;
+        let counted_from = Sent::now(&*self.clock);
+        match self.room.nodes.ask_kept(&key, &renewal).await {
+            Ok(Kept { value: Value::Okay, short }) => {
+                Some(self::renewal(claim, "renewed", counted_from, short.as_ref()))
+            }
+            Err(failure) if failure.kind == ErrorKind::Unavailable => {
+                Some(Err(failure.error(Operation::Renew, Some(claim.name()))))
+            }
+            Ok(_) | Err(_) => {
+                self.scriptless.forget(claim.owner());
+                None
+            }
+        }
+    }
+
     async fn extend(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Error>> {
+        if let [claim] = claims
+            && let Some(answer) = self.extend_without_script(claim).await
+        {
+            return vec![answer];
+        }
         let together = self.room.nodes.together(claims, BATCH, |claim| self.room.keys.lock(claim.name()));
         let calls = together.iter().map(|claims| {
             let keys = claims.iter().map(|claim| self.room.keys.lock(claim.name()));
@@ -272,6 +298,16 @@ impl RedisStore {
     async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
         self.room.leave(&holding.owner);
         let name = only_exclusive(holding)?;
+        let key = self.room.keys.lock(name);
+        if let Some(removal) = self.scriptless.removal(&key, &holding.owner) {
+            match self.room.nodes.ask(&key, &removal).await {
+                Ok(Value::Int(1)) => return Ok(Release::Released),
+                Err(failure) if failure.kind == ErrorKind::Unavailable => {
+                    return Err(failure.error(Operation::Release, Some(name)));
+                }
+                Ok(_) | Err(_) => {} // somebody waits, or it is not ours any more: the script knows
+            }
+        }
         let unqueued = format!("{}{}", record::UNQUEUED, holding.owner);
         let answer = self.room.nodes.call(&self.room.scripts.release, &self.room.keys.all(name), &[&unqueued]).await;
         let answer = answer.and_then(|value| match value {

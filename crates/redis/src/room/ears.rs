@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use super::{BRIDGED, Hearing, News, Room, is_forbidden};
 use crate::{
+    cluster::Heard,
     failure::Failure,
     route::{Server, until_dead},
 };
@@ -96,6 +97,10 @@ async fn attend(room: &Arc<Room>, mut stream: impl Stream<Item = Msg> + Unpin) {
             message = stream.next() => match message {
                 Some(message) => room.heard(message.get_payload_bytes()),
                 None => return,
+            },
+            heard = room.nodes.heard() => match heard {
+                Heard::Message(message) => room.heard(&message),
+                Heard::Missed => everything = true,
             },
             () = room.changed.notified() => {}
             () = room.until(room.next_poke()) => {}

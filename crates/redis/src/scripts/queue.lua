@@ -5,7 +5,8 @@
 -- KEYS[3]  the waiters: a hash
 --            owner value  mode ('s' hears messages, 'p' polls; 'S' and 'P' the same, of one that gathers votes at
 --                         several servers, see quorum_claim.lua; 'b' hears messages that go to all nodes of a
---                         cluster, each of which counts its own listeners only), TTL (11), since (14), channel, newline, JSON
+--                         cluster, each of which counts its own listeners only; 'h' hears a channel of this
+--                         lock alone, which has its slot), TTL (11), since (14), channel, newline, JSON
 --            @channel     until when its client counts as alive, in ms since 1970
 --            #channel     how many waiters its client has here
 --            +            the last ticket
@@ -61,7 +62,7 @@ local function waiter_of(owner)
   if not record then return nil end
   local stop = record:find('\n', 27, true)
   return {
-    polls = record:sub(1, 1):lower() == 'p', uncounted = record:sub(1, 1) == 'b',
+    polls = record:sub(1, 1):lower() == 'p', uncounted = record:sub(1, 1) == 'b', sharded = record:sub(1, 1) == 'h',
     votes = record:sub(1, 1):match('%u') ~= nil, ttl = tonumber(record:sub(2, 12)),
     channel = record:sub(27, stop - 1), json = record:sub(stop + 1),
   }
@@ -111,7 +112,12 @@ local function first_in_reach(caller)
       elseif deaf[waiter.channel] then
         skipped = skipped + 1
       else
-        local receivers = redis.pcall('PUBLISH', waiter.channel, 'g' .. owner)
+        local receivers
+        if waiter.sharded then
+          receivers = redis.pcall('SPUBLISH', LOCK .. ':' .. waiter.channel, 'g' .. owner)
+        else
+          receivers = redis.pcall('PUBLISH', waiter.channel, 'g' .. owner)
+        end
         if type(receivers) == 'number' and (receivers > 0 or waiter.uncounted) then return owner, waiter end
         deaf[waiter.channel] = true
         skipped = skipped + 1

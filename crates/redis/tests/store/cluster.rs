@@ -7,7 +7,7 @@ use fencepost_core::{
     clock::{BootClock, Clock, sleep},
     error::{Applied, Error, ErrorKind},
     name::Namespace,
-    store::Store,
+    store::{LossReporter, Store},
     url::StoreUrl,
 };
 use fencepost_redis::{ClusterConfig, RedisStore};
@@ -18,7 +18,7 @@ use super::{Administered, SOON, claim, eventually, ms, name, open as open_single
 const TTL: Duration = Duration::from_secs(60);
 const FAILOVER: Duration = Duration::from_secs(20);
 
-async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {
+pub(super) async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {
     let config = ClusterConfig::from_url(StoreUrl::parse(url)?)?;
     Ok(Arc::new(RedisStore::open_cluster(&config, &Namespace::default(), BootClock::shared()).await?))
 }
@@ -251,4 +251,97 @@ async fn c2_a_cluster_that_lacks_slots_is_unavailable() {
     let busy = store.claim(&claim("x", TTL), Patience::Once).await;
     assert!(busy.is_err() && BootClock.now().since(began) < SOON, "{busy:?}");
     assert!(!matches!(busy, Ok(Claimed::Busy(_))));
+}
+
+/// The messages of a hand-over stay within the slot: the lock's master sends them, and counts who hears.
+#[tokio::test(flavor = "multi_thread")]
+async fn w2_a_hand_over_is_told_within_its_slot() {
+    let set = ClusterSet::start();
+    let (holder, other) = (open(&set.url()).await.unwrap(), open(&set.url()).await.unwrap());
+    let slot = set.slot_of("x");
+    let mut mine = take(&holder, "x", TTL).await;
+    set.masters().for_each(|master| drop(master.cli(&["CONFIG", "RESETSTAT"])));
+    for _ in 0..5 {
+        let wanted = claim("x", TTL);
+        let turn = queue(&other, &wanted).await;
+        assert!(!set.master_of(slot).cli(&["PUBSUB", "SHARDCHANNELS", "fencepost:*"]).is_empty());
+        assert_eq!(release(&holder, &mine).await, Release::Released);
+        within(SOON, "the turn", turn).await.unwrap().unwrap();
+        let back = claim("x", TTL);
+        let turn = queue(&holder, &back).await;
+        assert_eq!(release(&other, &wanted).await, Release::Released);
+        within(SOON, "the turn", turn).await.unwrap().unwrap();
+        mine = back;
+    }
+    let stats: Vec<_> = set.masters().map(|master| master.cli(&["INFO", "commandstats"])).collect();
+    let calls = |command: &str| -> u32 {
+        let of = |stats: &String| -> Option<u32> {
+            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))?;
+            line.split(',').next()?.parse().ok()
+        };
+        stats.iter().filter_map(of).sum()
+    };
+    assert!((10..=14).contains(&calls("spublish")), "one for each hand-over, and greetings: {stats:?}");
+    assert!(calls("publish") <= 2, "each client's greeting: {stats:?}");
+    eventually(SOON, "who waits no longer listens no longer", || {
+        set.masters().all(|master| master.cli(&["PUBSUB", "SHARDCHANNELS", "fencepost:*"]).is_empty())
+    })
+    .await;
+}
+
+/// The subscription goes with the slot, and the waiter subscribes anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_a_waiter_hears_its_turn_where_its_slot_went() {
+    let set = ClusterSet::start();
+    let (holder, other) = (open(&set.url()).await.unwrap(), open(&set.url()).await.unwrap());
+    let slot = set.slot_of("x");
+    let mine = take(&holder, "x", TTL).await;
+    let turn = queue(&other, &claim("x", TTL)).await;
+    let to = another(&set, slot);
+    set.begin_moving(slot, to);
+    set.move_keys(slot, to);
+    set.finish_moving(slot, to);
+    eventually(SOON, "it listens at the new master", || {
+        !to.cli(&["PUBSUB", "SHARDCHANNELS", "fencepost:*"]).is_empty()
+    })
+    .await;
+    assert_eq!(release(&holder, &mine).await, Release::Released);
+    within(ms(1000), "the turn, by a message", turn).await.unwrap().unwrap();
+}
+
+/// Where the user may not use them, hand-overs are told to every node; where no messages are allowed, it asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_without_sharded_messages_or_without_any() {
+    let set = ClusterSet::start();
+    let rights = "+ping +info +cluster|slots +asking +time +scan +eval +evalsha +get +set +del +exists +pttl +pexpire \
+                  +zadd +zrem +zrange +zrank +zcard +zscore +hget +hset +hdel +hincrby +hgetall";
+    let messages = "+subscribe +publish";
+    for (user, rights) in [("plain", format!("{rights} {messages}")), ("mute", rights.to_owned())] {
+        let head = ["ACL", "SETUSER", user, "on", ">pw", "~fencepost:*", "&fencepost:*", "-@all"];
+        let words = [&head[..], &rights.split(' ').collect::<Vec<_>>()].concat();
+        set.nodes().iter().for_each(|node| assert_eq!(node.cli(&words), "OK"));
+        let url = set.url().replacen("://", &format!("://{user}:pw@"), 1);
+        let (holder, other) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+        let mine = take(&holder, user, TTL).await;
+        let turn = queue(&other, &claim(user, TTL)).await;
+        assert_eq!(release(&holder, &mine).await, Release::Released);
+        within(SOON, "the turn", turn).await.unwrap().unwrap();
+        assert!(set.masters().all(|master| master.cli(&["PUBSUB", "SHARDCHANNELS", "fencepost:*"]).is_empty()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l4_a_replaced_master_puts_every_grant_in_doubt() {
+    let set = ClusterSet::start();
+    let store = open(&set.url()).await.unwrap();
+    let (reporter, _losses) = LossReporter::channel();
+    store.report_losses(reporter.clone());
+    let mine = take(&store, "x", TTL).await;
+    eventually(SOON, "it listens", || {
+        set.nodes().iter().any(|node| !node.cli(&["PUBSUB", "CHANNELS", "fencepost:*"]).is_empty())
+    })
+    .await;
+    set.fail_over(set.slot_of("x"));
+    assert!(is_renewed(renewed(&store, &mine).await), "which finds the new master");
+    within(SOON, "every grant is in doubt", reporter.doubted()).await;
 }

@@ -4,16 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Claim, Claimed, Holding, Patience, Release},
+    claim::{Claim, Claimed, Holding, Patience, Release, Renewal},
     clock::{BootClock, Clock},
     owner::Owner,
     store::Store,
 };
 use fencepost_redis::RedisStore;
-use fencepost_servers::RedisServer;
+use fencepost_servers::{ClusterSet, RedisServer, SentinelSet};
 use redis::aio::MultiplexedConnection;
 
-use super::{claim, client};
+use super::{claim, client, cluster, queue, release, sentinel, take};
 
 const ROUNDS: usize = 20;
 const IN_A_ROUND: usize = 500;
@@ -100,6 +100,72 @@ async fn free_locks_cost_little_more_than_the_bare_commands() {
     let (alone, crowd) = (median_ratio(alone), median_ratio(crowd));
     println!("one task: {alone:.3} of the floor's time; 64 tasks: {crowd:.3} of the floor's throughput");
     assert!(alone <= 1.10 && crowd >= 0.95, "the goals are 1.10 and 0.95");
+}
+
+/// The same store three times, in turns. Each server answers from the same machine, so what differs is our part: the word
+/// of the sentinels costs nothing once connected, and a cluster's slot is a look at a table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, for an optimised build on a quiet machine"]
+async fn a_followed_master_costs_what_a_single_server_does() {
+    let (single, set, cluster) = (RedisServer::start(), SentinelSet::start(), ClusterSet::start());
+    let stores = [
+        client(&single).await,
+        sentinel::open(&set.url()).await.unwrap(),
+        cluster::open(&cluster.url()).await.unwrap(),
+    ];
+    let (mut alone, mut crowd, mut handed) = ([vec![], vec![]], [vec![], vec![]], [vec![], vec![]]);
+    for _ in 0..ROUNDS {
+        let (mut one, mut many, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        for store in &stores {
+            one.push(timed(ours(store, "x", IN_A_ROUND)).await.as_secs_f64());
+            let tasks = (0..64).map(|i| {
+                let store = store.clone();
+                async move { ours(&store, &format!("x{i}"), IN_A_ROUND / 10).await }
+            });
+            many.push(timed(all(tasks)).await.as_secs_f64());
+            turns.push(timed(hand_over(store, IN_A_ROUND / 10)).await.as_secs_f64());
+        }
+        for followed in 0..2 {
+            alone[followed].push(one[followed + 1] / one[0]);
+            crowd[followed].push(many[0] / many[followed + 1]);
+            handed[followed].push(turns[followed + 1] / turns[0]);
+        }
+    }
+    for (followed, what) in ["sentinels", "a cluster"].into_iter().enumerate() {
+        let [alone, crowd, handed] =
+            [&alone, &crowd, &handed].map(|ratios: &[Vec<f64>; 2]| median_ratio(ratios[followed].clone()));
+        println!(
+            "{what}: one task {alone:.3} of a single server's time, 64 tasks {crowd:.3} of its throughput, a hand-over {handed:.3} of its time"
+        );
+    }
+    let mut held = Vec::new();
+    for number in 0..10_000 {
+        let claim = claim(&format!("{number}"), TTL);
+        for store in &stores {
+            assert!(matches!(store.claim(&claim, Patience::Once).await.unwrap(), Claimed::Granted(_)));
+        }
+        held.push(claim);
+    }
+    for (store, what) in stores.iter().zip(["a single server", "sentinels", "a cluster"]) {
+        let renewing = async {
+            for answer in store.renew(&held).await {
+                assert!(matches!(answer, Ok(Renewal::Renewed { .. })));
+            }
+        };
+        println!("{what}: 10,000 leases renewed in {:?}", timed(renewing).await);
+    }
+}
+
+async fn hand_over(store: &Arc<RedisStore>, times: usize) {
+    let mut mine = take(store, "y", TTL).await;
+    for _ in 0..times {
+        let next = claim("y", TTL);
+        let turn = queue(store, &next).await;
+        assert_eq!(release(store, &mine).await, Release::Released);
+        turn.await.unwrap().unwrap();
+        mine = next;
+    }
+    release(store, &mine).await;
 }
 
 async fn all<F: Future<Output = ()> + Send + 'static>(tasks: impl Iterator<Item = F>) {

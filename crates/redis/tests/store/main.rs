@@ -9,6 +9,7 @@ mod holding;
 mod opening;
 mod queue;
 mod rights;
+mod scriptless;
 mod sentinel;
 mod tls;
 mod warnings;

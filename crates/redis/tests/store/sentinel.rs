@@ -19,7 +19,7 @@ use super::{Administered, SOON, claim, eventually, ms, open as open_single, queu
 const TTL: Duration = Duration::from_secs(60);
 const FAILOVER: Duration = Duration::from_secs(20);
 
-async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {
+pub(super) async fn open(url: &str) -> Result<Arc<RedisStore>, Error> {
     let config = SentinelConfig::from_url(StoreUrl::parse(url)?)?;
     Ok(Arc::new(RedisStore::open_watched(&config, &Namespace::default(), BootClock::shared()).await?))
 }

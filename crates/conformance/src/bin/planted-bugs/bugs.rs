@@ -6,11 +6,20 @@ mod foundations;
 mod mended;
 mod postgres;
 mod primitives;
+mod topologies;
 mod zookeeper;
 
 /// Every bug there is, a list for each part of the project.
-pub(crate) const BUGS: &[&[Bug]] =
-    &[command::BUGS, etcd::BUGS, foundations::BUGS, primitives::BUGS, mended::BUGS, postgres::BUGS, zookeeper::BUGS];
+pub(crate) const BUGS: &[&[Bug]] = &[
+    command::BUGS,
+    etcd::BUGS,
+    foundations::BUGS,
+    primitives::BUGS,
+    mended::BUGS,
+    postgres::BUGS,
+    zookeeper::BUGS,
+    topologies::BUGS,
+];
 
 /// A bug, and the test that must find it.
 pub(crate) struct Bug {

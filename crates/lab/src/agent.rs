@@ -15,6 +15,9 @@ use fencepost_core::clock::{BootClock, Clock};
 use fencepost_history::{Event, What};
 use serde::{Deserialize, Serialize};
 
+/// The label under which a lock's record carries the name of its grant in the history.
+pub(crate) const LABEL: &str = "grant";
+
 /// What the process is told to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, fs, io::BufReader, path::Path, time::Duration};
 use fencepost_history::{Options, check};
 use serde::{Deserialize, Serialize};
 
-pub use markdown::guarantees;
-pub use page::page;
+pub use markdown::{guarantees, short};
+pub use page::{page, picture};
 
 use crate::{
     run::{Cell, Trial, save as save_history},
@@ -72,11 +72,14 @@ pub fn summary(cells: &[Cell]) -> Vec<CellSummary> {
 }
 
 fn history_file(cell: &Cell, trial: &Trial) -> String {
-    let subject = cell.subject.to_string().replace('/', "-");
-    format!("{}.{subject}.{}.jsonl", cell.scenario.about().name, trial.seed)
+    format!("{}.{}.jsonl", cell_name(cell), trial.seed)
 }
 
-/// Writes the histories, what they are, and the report.
+fn cell_name(cell: &Cell) -> String {
+    format!("{}.{}", cell.scenario.about().name, cell.subject.to_string().replace('/', "-"))
+}
+
+/// Writes the histories, what they are, a drawing of each cell, and the report.
 ///
 /// # Errors
 /// In words, when something cannot be written.
@@ -86,6 +89,12 @@ pub fn save(cells: &[Cell], into: &Path) -> Result<(), String> {
     for cell in cells {
         for trial in &cell.trials {
             save_history(trial, &into.join(history_file(cell, trial))).map_err(at)?;
+        }
+    }
+    for cell in cells {
+        if let Some(trial) = cell.worst().filter(|trial| !trial.events.is_empty()) {
+            let name = format!("{}.svg", cell_name(cell));
+            fs::write(into.join(name), picture(&trial.events)).map_err(at)?;
         }
     }
     let results = serde_json::to_vec_pretty(&summary(cells)).map_err(|error| error.to_string())?;

@@ -1,6 +1,7 @@
 //! The stories, one file each.
 
 mod contention;
+mod crash_before_replication;
 mod cut_off;
 mod delete_anothers_lock;
 mod holder_killed;
@@ -9,6 +10,9 @@ mod late_reply;
 mod lost_renewal_replies;
 mod lost_reply;
 mod paused_holder_keeps_it;
+mod planned_failover;
+mod redlock_clock_jump;
+mod redlock_node_forgets;
 mod restart;
 mod restart_without_data;
 mod server_clock_jumps;
@@ -35,6 +39,10 @@ pub const ALL: &[&dyn Scenario] = &[
     &server_clock_jumps::ServerClockJumps,
     &restart::Restart,
     &restart_without_data::RestartWithoutData,
+    &planned_failover::PlannedFailover,
+    &crash_before_replication::CrashBeforeReplication,
+    &redlock_clock_jump::RedlockClockJump,
+    &redlock_node_forgets::RedlockNodeForgets,
 ];
 
 /// The scenario of this name.

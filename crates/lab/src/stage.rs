@@ -2,17 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
+use fencepost::{LockName, Namespace, registry, store::Store};
 use fencepost_core::clock::{self, BootClock};
 use fencepost_history::{Event, Phase, Verb, What};
 use fencepost_servers::{Network, Weather};
 
 use crate::{
-    agent::Role,
+    agent::{LABEL, Role},
     player::{AgentCommand, Player},
     recorder::Recorder,
     resource::Resource,
     scenario::Stop,
-    stand::{self, ServerFault, Stand},
+    stand::{self, ServerFault, Side, Stand},
     subject::Subject,
 };
 
@@ -20,6 +21,8 @@ use crate::{
 pub const LOCK: &str = "orders/1";
 /// The TTL of most scenarios. Long enough for a loaded machine, short enough to be waited for.
 pub const TTL: Duration = Duration::from_millis(1500);
+/// How long a holder thinks between reading and writing: long enough to be seen on a drawing.
+pub(crate) const THINKS: Duration = Duration::from_millis(120);
 /// From here on a lock that is wanted and that nobody has counts as blocked.
 pub const IDLE_LIMIT: Duration = Duration::from_millis(600);
 /// Longer than anything that a scenario waits for.
@@ -69,6 +72,14 @@ impl Stage {
         Ok(player)
     }
 
+    /// A client process on one side of a partition of the store's servers.
+    pub(crate) async fn player_from(&self, name: &str, side: Side) -> Result<Player, Stop> {
+        let url = self.store.url_from(side);
+        let (fault, target) = ("partition".to_owned(), name.to_owned());
+        self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: url.is_ok() });
+        self.start_player(name, url?).await
+    }
+
     async fn start_player(&self, name: &str, url: String) -> Result<Player, Stop> {
         let role = Role { name: name.to_owned(), client: self.subject.client, url };
         Player::start(&role, &self.agent, self.recorder.clone(), self.resource.address).await
@@ -110,6 +121,12 @@ impl Stage {
         self.recorder.tell("lab", What::Fault { fault, target, phase, installed: true });
     }
 
+    /// A client of the laboratory's own, to look into the store with.
+    pub(crate) async fn observer(&self) -> Result<Observer, Stop> {
+        let store = registry::open_store(&self.store.url(), Namespace::default(), BootClock::shared()).await;
+        Ok(Observer(store.map_err(|error| Stop::Failed(error.to_string()))?))
+    }
+
     /// Notes that the store was made to forget a grant on purpose.
     pub(crate) fn freed(&self, grant: &str, why: &str) {
         self.recorder.tell("lab", What::Freed { grant: grant.to_owned(), why: why.to_owned() });
@@ -141,6 +158,29 @@ impl Stage {
     pub(crate) async fn renewed(&self, grant: &str) -> Result<(), Stop> {
         let is_one = |event: &Event| matches!(&event.what, What::Invoke { verb: Verb::Renew, grant: renewed, .. } if renewed == grant);
         self.until("a renewal", is_one).await
+    }
+}
+
+/// A look into the store from beside.
+#[derive(Debug)]
+pub(crate) struct Observer(Arc<dyn Store>);
+
+impl Observer {
+    /// Whether the store shows this grant as the lock's holder, at some instant before `within` is over.
+    pub(crate) async fn sees(&self, grant: &str, within: Duration) -> Result<bool, Stop> {
+        let begin = crate::agent::now();
+        while u128::from(crate::agent::now() - begin) < within.as_nanos() {
+            if self.holder().await.map_err(|error| Stop::Failed(error.to_string()))?.as_deref() == Some(grant) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn holder(&self) -> Result<Option<String>, fencepost::Error> {
+        let states = self.0.inspect(Some(&LockName::new(LOCK)?)).await?;
+        let labels = states.into_iter().flat_map(|state| state.holders).flat_map(|holder| holder.claimant.labels);
+        Ok(labels.into_iter().find(|(key, _)| key == LABEL).map(|(_, grant)| grant))
     }
 }
 

@@ -1,7 +1,11 @@
 //! A store that is ready to be used and to be broken.
 
+mod etcd;
 mod file;
+mod postgres;
 mod redis;
+mod redlock;
+mod sentinel;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -20,6 +24,12 @@ pub(crate) enum ServerFault {
     RestartEmpty,
     /// Moves its wall clock forward by an hour.
     JumpClock,
+    /// Replicas take nothing from their master any more.
+    HoldReplication,
+    /// Kills the master, and waits until another is one.
+    CrashMaster,
+    /// An administrator makes another server the master; the old one lives on.
+    FailOver,
     /// An administrator takes the lock of this name from whoever holds it.
     Break(&'static str),
 }
@@ -32,9 +42,19 @@ impl ServerFault {
             ServerFault::Restart => "killed and restarted",
             ServerFault::RestartEmpty => "killed and restarted without data",
             ServerFault::JumpClock => "wall clock + 1 h",
+            ServerFault::HoldReplication => "replication held back",
+            ServerFault::CrashMaster => "master killed, another promoted",
+            ServerFault::FailOver => "planned failover",
             ServerFault::Break(_) => "lock broken by force",
         }
     }
+}
+
+/// A side of a partition. Both reach the server in the middle, and neither reaches those of the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
 }
 
 /// The servers of a store, or its directory. Ended when dropped.
@@ -52,6 +72,14 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Its URL for clients on one side of a partition.
+    ///
+    /// # Errors
+    /// [`Stop::NotInstalled`] where no partition is possible.
+    fn url_from(&self, side: Side) -> Result<String, Stop> {
+        Err(Stop::NotInstalled(format!("no partition is possible here, so that there is no {side:?} side")))
+    }
+
     /// Does something to it. Blocks.
     ///
     /// # Errors
@@ -66,7 +94,11 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
 pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
     match kind {
         StoreKind::File => file::Directory::start(),
+        StoreKind::Postgres => postgres::Server::start(),
+        StoreKind::Etcd => etcd::Member::start(),
         StoreKind::Redis => redis::Server::start(),
+        StoreKind::Sentinel => sentinel::Set::start(),
+        StoreKind::Redlock => redlock::Servers::start(),
     }
 }
 

@@ -9,8 +9,16 @@ use crate::agent::Client;
 pub enum StoreKind {
     /// A directory of this host.
     File,
+    /// One PostgreSQL server.
+    Postgres,
+    /// One etcd member.
+    Etcd,
     /// One Redis server that keeps an append-only file.
     Redis,
+    /// A Redis master with two replicas, watched by three sentinels.
+    Sentinel,
+    /// Five independent Redis servers that keep append-only files.
+    Redlock,
 }
 
 /// A store and a client: a column of the matrix.
@@ -25,7 +33,11 @@ pub struct Subject {
 /// All of them, in the order of the matrix.
 pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::File, client: Client::Library },
+    Subject { store: StoreKind::Postgres, client: Client::Library },
+    Subject { store: StoreKind::Etcd, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::Library },
+    Subject { store: StoreKind::Sentinel, client: Client::Library },
+    Subject { store: StoreKind::Redlock, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::RedisPy },
     Subject { store: StoreKind::Redis, client: Client::Naive },
 ];
@@ -35,7 +47,11 @@ impl StoreKind {
     pub fn word(self) -> &'static str {
         match self {
             StoreKind::File => "file",
+            StoreKind::Postgres => "postgres",
+            StoreKind::Etcd => "etcd",
             StoreKind::Redis => "redis",
+            StoreKind::Sentinel => "sentinel",
+            StoreKind::Redlock => "redlock",
         }
     }
 
@@ -43,7 +59,11 @@ impl StoreKind {
     pub fn title(self) -> &'static str {
         match self {
             StoreKind::File => "directory",
+            StoreKind::Postgres => "PostgreSQL",
+            StoreKind::Etcd => "etcd",
             StoreKind::Redis => "Redis",
+            StoreKind::Sentinel => "Redis Sentinel",
+            StoreKind::Redlock => "Redlock",
         }
     }
 
@@ -51,12 +71,22 @@ impl StoreKind {
     pub fn expires(self) -> bool {
         self != StoreKind::File
     }
+
+    /// Whether clients reach it at one address, so that a relay can stand between.
+    pub fn at_one_address(self) -> bool {
+        matches!(self, StoreKind::Postgres | StoreKind::Etcd | StoreKind::Redis)
+    }
+
+    /// Whether its grants carry a fence.
+    pub fn issues_fences(self) -> bool {
+        matches!(self, StoreKind::File | StoreKind::Postgres | StoreKind::Etcd)
+    }
 }
 
 impl Subject {
     /// Whether it carries a fence to the resource.
     pub fn fenced(self) -> bool {
-        self.client == Client::Library && self.store == StoreKind::File
+        self.client == Client::Library && self.store.issues_fences()
     }
 
     /// As a heading of the matrix.

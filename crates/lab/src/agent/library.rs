@@ -22,9 +22,9 @@ use tokio::{
 };
 
 use super::{
-    Came, Order, Role, Said, Task, done,
+    Came, LABEL, Order, Role, Said, Task, done,
     errand::Errands,
-    recording::{Grants, LABEL, Recording},
+    recording::{Grants, Recording},
     say, tell,
 };
 

@@ -16,10 +16,7 @@ use fencepost_core::{
 };
 use fencepost_history::{Answer, Verb, What};
 
-use super::{tell, tell_at};
-
-/// The label that carries a grant's name in the history.
-pub(super) const LABEL: &str = "grant";
+use super::{LABEL, tell, tell_at};
 
 #[derive(Debug)]
 pub(super) struct Recording<P> {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::table;
-use crate::{run::Cell, verdict::Verdict};
+use crate::{agent::Client, run::Cell, verdict::Verdict};
 
 const HEAD: &str = "\
 # What holds, and what breaks
@@ -20,6 +20,35 @@ pub fn guarantees(cells: &[Cell]) -> String {
     verdicts(&mut text);
     matrix(&mut text, cells);
     stories(&mut text, cells);
+    text
+}
+
+/// The rows of the short matrix.
+const IN_SHORT: [&str; 8] = [
+    "contention",
+    "holder-killed",
+    "cut-off",
+    "kleppmann-pause",
+    "write-in-flight",
+    "restart-without-data",
+    "crash-before-replication",
+    "redlock-clock-jump",
+];
+
+/// The matrix for the README: this library alone, and the dangers that tell most.
+pub fn short(cells: &[Cell]) -> String {
+    let mut text = String::new();
+    let ours: Vec<Cell> = cells.iter().filter(|cell| cell.subject.client == Client::Library).cloned().collect();
+    let (columns, rows) = table(&ours);
+    let heads: Vec<_> = columns.iter().map(|on| on.title()).collect();
+    line(&mut text, &format!("| danger | {} |", heads.join(" | ")));
+    line(&mut text, &format!("|---|{}", "---|".repeat(columns.len())));
+    for (name, row) in rows.iter().filter(|(name, _)| IN_SHORT.contains(name)) {
+        let Some(title) = row.values().next().map(|cell| cell.scenario.about().title) else { continue };
+        let of = |column| row.get(&column).map_or("–", |cell| cell.verdict().word());
+        let cells: Vec<_> = (0..columns.len()).map(of).collect();
+        line(&mut text, &format!("| [{title}](docs/guarantees.md#{name}) | {} |", cells.join(" | ")));
+    }
     text
 }
 
@@ -45,7 +74,7 @@ fn matrix(text: &mut String, cells: &[Cell]) {
         let cells: Vec<_> = (0..columns.len()).map(of).collect();
         line(text, &format!("| [{name}](#{name}) | {} |", cells.join(" | ")));
     }
-    line(text, "\n– does not apply.\n");
+    line(text, "\n– does not apply, or there is no such scenario for it yet.\n");
 }
 
 fn stories(text: &mut String, cells: &[Cell]) {

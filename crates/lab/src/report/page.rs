@@ -1,5 +1,6 @@
 //! The HTML page.
 
+use fencepost_history::Event;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{table, timeline};
@@ -62,6 +63,14 @@ pub fn page(cells: &[Cell]) -> String {
         }
     }
     .into_string()
+}
+
+/// A history's drawing as a file of its own.
+pub fn picture(events: &[Event]) -> String {
+    let drawing = timeline::drawing(events).into_string();
+    // The page's own style serves it too: the same colours, in light and in dark.
+    let styled = format!("><style>{STYLE}svg {{ background: var(--card); }}</style>");
+    drawing.replacen('>', &styled, 1)
 }
 
 fn anchor(cell: &Cell) -> String {

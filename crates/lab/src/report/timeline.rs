@@ -12,8 +12,8 @@ const LANE: f64 = 46.0;
 const TOP: f64 = 26.0;
 /// So many grants can be labelled without a crowd.
 const FEW: usize = 8;
-/// What comes long after the last thing that matters is not drawn: leases that nobody gave back.
-const AFTER: u64 = 150_000_000;
+/// Room behind the last event, as a part of the whole. Leases that nobody gave back are not drawn to their end.
+const AFTER: u64 = 15;
 
 /// An inline SVG with a text for those who cannot see it.
 pub(super) fn drawing(events: &[Event]) -> Markup {
@@ -22,7 +22,7 @@ pub(super) fn drawing(events: &[Event]) -> Markup {
     let scene = Scene::of(events);
     let height = TOP + LANE * (scene.lanes.len() as f64 + 1.0) + 34.0;
     html! {
-        svg viewBox={"0 0 " (WIDTH) " " (height)} role="img" aria-label=(scene.described(&history, &timeline)) {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox={"0 0 " (WIDTH) " " (height)} role="img" aria-label=(scene.described(&history, &timeline)) {
             (scene.scale(height))
             (scene.faults(events, height))
             @for (name, lane) in &scene.lanes { (scene.lane(name, *lane, &history, &timeline)) }
@@ -48,7 +48,8 @@ impl Scene {
             }
         }
         let begin = events.first().map_or(0, |first| first.at);
-        let end = events.last().map_or(1, |last| last.at) + AFTER;
+        let last = events.last().map_or(1, |last| last.at);
+        let end = last + (last - begin) / AFTER + 1;
         Self { begin, end, lanes: order.into_iter().map(str::to_owned).zip(0..).collect() }
     }
 
@@ -107,7 +108,7 @@ impl Scene {
                         title { "the store holds for " (name) }
                     }
                     @if let Some(fence) = hold.fence.filter(|_| timeline.holds.len() <= FEW) {
-                        text.faint x=(self.x(hold.granted)) y=(y + 8.0) { "fence " (fence) }
+                        text.faint x=(round(self.x(hold.granted) + 4.0)) y=(y + 8.0) { "fence " (fence) }
                     }
                 }
             }

@@ -6,8 +6,8 @@ use fencepost_servers::Weather;
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, TTL},
-    subject::{StoreKind, Subject},
+    stage::{Stage, THINKS, TTL, pause},
+    subject::Subject,
     verdict::Verdict,
 };
 
@@ -31,7 +31,7 @@ impl Scenario for CutOff {
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (StoreKind::File, _) => None,
+            (store, _) if !store.at_one_address() => None,
             (_, Client::Library) => {
                 expect(Verdict::Ok, "the holder is told at its deadline, before the store passes the lock on (L1)")
             }
@@ -49,7 +49,9 @@ impl Scenario for CutOff {
             stage.weather_to_store(&a, Weather::Silence)?;
             let new = b.acquire(TTL).await?;
             b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             if a.check(&old).await?.came().await?.0 == Came::Yes {
                 a.write(&old).await?.came().await?;
             }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use crate::{
     agent::Came,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{LOCK, Stage, TTL},
+    stage::{LOCK, Stage, THINKS, TTL, pause},
     stand::ServerFault,
     subject::Subject,
     verdict::Verdict,
@@ -51,7 +51,9 @@ impl Scenario for KleppmannPause {
             }
             waits.expect(Came::Yes).await?;
             b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             a.wake()?;
             late.came().await?;
             b.release(&new).await?.came().await?;

@@ -19,20 +19,18 @@ impl Scenario for LostReply {
             name: "lost-reply",
             title: "The answer to an acquire is lost",
             why: "Nobody knows then that the lock is held. Whoever wanted it cannot even give it back.",
-            steps: &[
-                "Every answer to A is lost",
-                "A asks for the lock and gives up",
-                "B asks for it, and gets it when the forgotten grant has run out",
-            ],
+            steps: &["Every answer to A is lost", "A asks for the lock and gives up", "B asks for it"],
             source: "Apache Curator, CURATOR-79",
         }
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (StoreKind::File, _) => None,
+            // On PostgreSQL the laboratory has not managed to lose this answer and no other.
+            (StoreKind::Postgres, _) => None,
+            (store, _) if !store.at_one_address() => None,
             (_, Client::Library) => {
-                expect(Verdict::Blocked, "while A is cut off, nobody can undo its grant before the TTL")
+                expect(Verdict::Ok, "what was given up is released in the background, and that arrives")
             }
             (_, Client::RedisPy | Client::Naive) => None,
         }
@@ -42,12 +40,21 @@ impl Scenario for LostReply {
         Box::pin(async move {
             let mut a = stage.player_behind_network("a").await?;
             let mut b = stage.player("b").await?;
+            // Once in peace, so that what is lost is the answer to the claim and not to some preparation.
+            let first = a.acquire(TTL * 2).await?;
+            a.release(&first).await?.expect(Came::Yes).await?;
+            let observer = stage.observer().await?;
             stage.weather_to_store(&a, Weather::LostReplies)?;
-            let (_, asks) = a.begin_to_acquire(TTL * 2, Some(TTL / 5), true).await?;
+            let (lost, asks) = a.begin_to_acquire(TTL * 2, Some(TTL / 4), true).await?;
+            let applied = observer.sees(&lost, TTL / 4).await?;
             let (came, why) = asks.came().await?;
             b.acquire(TTL).await?;
             stage.weather_to_store(&a, Weather::Fair)?;
-            Ok(if came == Came::Failed { Reached::Yes } else { Reached::No(format!("A was answered: {why}")) })
+            Ok(match came {
+                Came::Failed if applied => Reached::Yes,
+                Came::Failed => Reached::No("the store was not seen to apply it".to_owned()),
+                Came::Yes | Came::No => Reached::No(format!("A was answered: {why}")),
+            })
         })
     }
 }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, TTL, pause},
+    stage::{Stage, THINKS, TTL, pause},
     stand::ServerFault,
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -31,7 +31,8 @@ impl Scenario for ServerFrozen {
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (StoreKind::File, _) | (_, Client::RedisPy) => None,
+            (StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Redlock, _)
+            | (_, Client::RedisPy) => None,
             (_, Client::Library) => expect(Verdict::Blocked, "safe, since the holder stops at its deadline"),
             (_, Client::Naive) => expect(Verdict::Overlap, "its holder never stops"),
         }
@@ -49,7 +50,9 @@ impl Scenario for ServerFrozen {
             stage.inflict(ServerFault::Thaw).await?;
             waits.expect(Came::Yes).await?;
             b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             if a.check(&old).await?.came().await?.0 == Came::Yes {
                 a.write(&old).await?.came().await?;
             }

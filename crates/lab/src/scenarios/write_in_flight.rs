@@ -9,7 +9,7 @@ use fencepost_servers::Weather;
 use crate::{
     agent::Came,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, TTL, pause},
+    stage::{Stage, THINKS, TTL, pause},
     subject::Subject,
     verdict::Verdict,
 };
@@ -51,7 +51,9 @@ impl Scenario for WriteInFlight {
             a.kill().await?;
             let new = b.acquire(TTL).await?;
             b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
             let already = arrived(&stage.events(), &old);
             stage.until("the late write", |event| is_write(event, &old)).await?;
             b.release(&new).await?.came().await?;

@@ -20,13 +20,27 @@ async fn every_cell_comes_out_as_the_guarantees_say() {
     }
     let other: Vec<_> = done.iter().filter(|cell| !cell.as_expected()).map(described).collect();
     assert!(other.is_empty(), "not as expected:\n{}", other.join("\n"));
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guarantees.md");
     let generated = report::guarantees(&done);
+    is_written("docs/guarantees.md", |_| generated.clone());
+    is_written("README.md", |text| between_marks(text, &report::short(&done)));
+}
+
+/// Whether a page of the project is what it should be by what it is; writes it instead when asked to.
+fn is_written(name: &str, should_be: impl Fn(&str) -> String) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+    let written = std::fs::read_to_string(&page).unwrap_or_default();
+    let generated = should_be(&written);
     if std::env::var_os("FENCEPOST_UPDATE").is_some() {
         return std::fs::write(&page, generated).expect("the page can be written");
     }
-    let written = std::fs::read_to_string(&page).unwrap_or_default();
-    assert!(written == generated, "docs/guarantees.md is not what was found: run ./fix, and look at what changed");
+    assert!(written == generated, "{name} is not what was found: run ./fix, and look at what changed");
+}
+
+/// The text with another matrix in it.
+fn between_marks(text: &str, matrix: &str) -> String {
+    let (before, rest) = text.split_once("<!-- matrix: begin -->\n").expect("the mark where the matrix begins");
+    let (_, after) = rest.split_once("<!-- matrix: end -->").expect("the mark where the matrix ends");
+    format!("{before}<!-- matrix: begin -->\n{matrix}<!-- matrix: end -->{after}")
 }
 
 fn told(cell: &Cell) {

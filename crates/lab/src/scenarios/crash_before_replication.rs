@@ -1,0 +1,61 @@
+//! The master dies with a grant that no replica has.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::Came,
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct CrashBeforeReplication;
+
+impl Scenario for CrashBeforeReplication {
+    fn about(&self) -> About {
+        About {
+            name: "crash-before-replication",
+            title: "The master dies before it has replicated",
+            why: "Redis answers before its replicas have it. What was answered can be lost with the master, and with it the lock.",
+            steps: &[
+                "The replicas are held back",
+                "A takes the lock and reads, and is busy (SIGSTOP)",
+                "the master is killed; the sentinels promote a replica that never saw the grant",
+                "B takes the lock, reads and writes",
+                "A runs on, looks at its lease, and writes if it still believes",
+            ],
+            source: "the Redis documentation of replication; Kleppmann, How to do distributed locking (2016)",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match subject.store {
+            StoreKind::Sentinel => expect(Verdict::DoubleGrant, "the new master has never heard of the grant"),
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            stage.inflict(ServerFault::HoldReplication).await?;
+            let old = a.acquire(TTL * 20).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            stage.inflict(ServerFault::CrashMaster).await?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            let look = a.check(&old).await?;
+            a.wake()?;
+            if look.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Another server becomes the master in good order.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::Came,
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct PlannedFailover;
+
+impl Scenario for PlannedFailover {
+    fn about(&self) -> About {
+        About {
+            name: "planned-failover",
+            title: "A planned failover",
+            why: "Nothing is broken, and yet the old master lives on for seconds and would grant to whoever still talks to it.",
+            steps: &[
+                "A takes the lock and reads",
+                "an administrator makes another server the master; the old one lives on",
+                "B tries to get the lock, and does not",
+                "A writes and gives back; B gets it",
+            ],
+            source: "the Redis documentation of Sentinel; a client that keeps its connection to the old master loses every time",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match subject.store {
+            StoreKind::Sentinel => {
+                expect(Verdict::Ok, "the record was replicated, and the clients follow the failover")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL * 6).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            stage.inflict(ServerFault::FailOver).await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
+            let taken = tries.came().await?.0 == Came::Yes;
+            if taken {
+                b.read(&new).await?.expect(Came::Yes).await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            if !taken {
+                b.acquire(TTL).await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! Redlock's clock jump: the server that both majorities share loses track of time.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::Came,
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    stand::{ServerFault, Side},
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct RedlockClockJump;
+
+impl Scenario for RedlockClockJump {
+    fn about(&self) -> About {
+        About {
+            name: "redlock-clock-jump",
+            title: "Redlock's clock jump",
+            why: "Two majorities share at least one server. If that one ends a lease early, both majorities can be had.",
+            steps: &[
+                "A reaches servers 1, 2, 3; B reaches 3, 4, 5",
+                "A takes the lock with 1, 2, 3 and reads, and is busy (SIGSTOP)",
+                "the wall clock of 3 jumps forward by an hour",
+                "B takes the lock with 3, 4, 5, reads and writes",
+                "A runs on, looks at its lease, and writes if it still believes",
+            ],
+            source: "Kleppmann, How to do distributed locking (2016)",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match subject.store {
+            StoreKind::Redlock => expect(Verdict::DoubleGrant, "the algorithm rests on clocks that do not jump"),
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let mut a = stage.player_from("a", Side::Left).await?;
+            let mut b = stage.player_from("b", Side::Right).await?;
+            let old = a.acquire(TTL * 6).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            stage.inflict(ServerFault::JumpClock).await?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            let look = a.check(&old).await?;
+            a.wake()?;
+            if look.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The server that both majorities share comes back without its data.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::Came,
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    stand::{ServerFault, Side},
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct RedlockNodeForgets;
+
+impl Scenario for RedlockNodeForgets {
+    fn about(&self) -> About {
+        About {
+            name: "redlock-node-forgets",
+            title: "A Redlock server comes back without its data",
+            why: "The same with a server that was restarted and keeps nothing, and with no guard against restarts.",
+            steps: &[
+                "A reaches servers 1, 2, 3; B reaches 3, 4, 5",
+                "A takes the lock with 1, 2, 3 and reads, and is busy (SIGSTOP)",
+                "3 is killed and started again with nothing",
+                "B takes the lock with 3, 4, 5, reads and writes",
+                "A runs on, looks at its lease, and writes if it still believes",
+            ],
+            source: "Sanfilippo, Distributed locks with Redis: delayed restarts; Kleppmann (2016)",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match subject.store {
+            StoreKind::Redlock => expect(
+                Verdict::DoubleGrant,
+                "with restart_guard=0 a server that forgot counts at once; leave the guard on",
+            ),
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let mut a = stage.player_from("a", Side::Left).await?;
+            let mut b = stage.player_from("b", Side::Right).await?;
+            let old = a.acquire(TTL * 6).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            stage.inflict(ServerFault::RestartEmpty).await?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            let look = a.check(&old).await?;
+            a.wake()?;
+            if look.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! Five independent Redis servers. The middle one can be made to forget, or to jump.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use fencepost_servers::{RedisServer, WallClock};
+
+use super::{ServerFault, Side, Stand, needs, not_possible};
+use crate::scenario::Stop;
+
+/// The one that both sides of a partition reach.
+const MIDDLE: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct Servers {
+    servers: Vec<RedisServer>,
+    clock: Arc<WallClock>,
+}
+
+impl Servers {
+    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+        needs("redis-server", "redis-server")?;
+        let clock = Arc::new(WallClock::new().map_err(Stop::Missing)?);
+        let starting: Vec<_> = (0..5)
+            .map(|number| {
+                let clock = clock.clone();
+                let start = move || if number == MIDDLE { RedisServer::start_on(&clock) } else { RedisServer::start() };
+                thread::spawn(start)
+            })
+            .collect();
+        let started = starting.into_iter().map(|server| server.join());
+        let servers = started.collect::<Result<_, _>>().map_err(|_| Stop::Failed("a server did not start".into()))?;
+        Ok(Arc::new(Self { servers, clock }))
+    }
+
+    /// The limit for one node is wide, since the machine may be busy. The servers keep what they wrote, so that one that
+    /// restarted need not sit out a TTL.
+    fn url_of(addresses: &[SocketAddr]) -> String {
+        let hosts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        format!("redlock://{}?node_timeout=2s&restart_guard=0", hosts.join(","))
+    }
+}
+
+impl Stand for Servers {
+    fn url(&self) -> String {
+        Self::url_of(&self.servers.iter().map(RedisServer::address).collect::<Vec<_>>())
+    }
+
+    fn url_from(&self, side: Side) -> Result<String, Stop> {
+        // Nobody listens there any more when the client looks.
+        let nowhere = [TcpListener::bind(("127.0.0.1", 0))?, TcpListener::bind(("127.0.0.1", 0))?];
+        let nowhere = [nowhere[0].local_addr()?, nowhere[1].local_addr()?];
+        let reaches = |number: usize| match side {
+            Side::Left => number <= MIDDLE,
+            Side::Right => number >= MIDDLE,
+        };
+        let addresses = self.servers.iter().enumerate();
+        let seen = |(number, server): (usize, &RedisServer)| {
+            if reaches(number) { server.address() } else { nowhere[number % 2] }
+        };
+        Ok(Self::url_of(&addresses.map(seen).collect::<Vec<_>>()))
+    }
+
+    fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        match fault {
+            ServerFault::RestartEmpty => {
+                self.servers[MIDDLE].kill();
+                self.servers[MIDDLE].forget();
+                self.servers[MIDDLE].launch();
+                Ok(())
+            }
+            ServerFault::JumpClock => self.clock.stand_apart(Duration::from_secs(3600)).map_err(Stop::NotInstalled),
+            other => Err(not_possible(other, "the servers of a Redlock")),
+        }
+    }
+}

@@ -1,14 +1,19 @@
 //! The command line: one definition for each flag feeds the help, the man page and the completions.
 
+mod running;
 mod values;
 
-use std::{ffi::OsString, os::unix::ffi::OsStrExt, time::Duration};
+use std::os::unix::ffi::OsStrExt;
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
-use fencepost::{Fence, LockName, Namespace, Owner, Ttl};
+use fencepost::{Fence, LockName, Namespace, Owner, Ttl, memory, registry};
 
-use self::values::{fence, label, name, namespace, owner, positive_span, span, ttl};
-use crate::{exit, guardian::plan::OnLost};
+use self::values::{fence, name, namespace, owner, ttl};
+pub(crate) use self::{
+    running::{Elect, Guarded, Run, Taking, Way},
+    values::Priority,
+};
+use crate::exit;
 
 /// Distributed locks for people who have to be right about it.
 #[derive(Debug, Parser)]
@@ -30,14 +35,20 @@ Examples:
   fencepost ls
       shows who holds and who waits";
 
+const RUNS: &str = "\
+Examples:
+  fencepost run --wait 0s nightly-report -- ./report.sh --all
+  fencepost run --shared prices -- ./export.sh
+  fencepost run --permits 1 --of 4 encoders -- ./encode.sh
+  fencepost run stock orders -- ./reconcile.sh
+  fencepost run --once-per 14m cleanup -- ./cleanup.sh";
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks live: file:/path, redis://host, postgres://host/database [default: a directory in the user's state directory]
-    ///
-    /// A password on the command line shows in the list of processes: put the URL into the environment, or the
-    /// password into a file named by the URL's option password_file.
+    // Its help is made of what this build knows.
     #[arg(long, value_name = "URL", env = "FENCEPOST_STORE", hide_env_values = true, global = true)]
+    #[arg(help = store_help(), long_help = format!("{}\n\n{PASSWORDS}", store_help()))]
     store: Option<String>,
     /// The prefix that keeps one application's locks apart from another's
     #[arg(long, env = "FENCEPOST_NAMESPACE", value_parser = namespace, default_value = "fencepost", global = true)]
@@ -53,17 +64,44 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
 }
 
+const PASSWORDS: &str = "\
+A password on the command line shows in the list of processes: put the URL into the environment, or the password into a \
+file named by the URL's option password_file.";
+
+/// The stores of this build by their URLs. The memory store is left out: it ends with the process, so that a command
+/// which takes a lock there excludes nobody.
+fn store_help() -> String {
+    let stores = registry::SCHEMES.iter().filter(|scheme| scheme.names != memory::SCHEME.names);
+    let urls = stores.map(|scheme| {
+        let (name, url) = (scheme.names[0], (scheme.capabilities)().url);
+        // A store of several schemes states its first one's.
+        let own = url.split_once(':').is_some_and(|(of, _)| of == name);
+        if own { url.to_owned() } else { format!("{name}:…") }
+    });
+    let urls = urls.collect::<Vec<_>>().join(", ");
+    format!("Where the locks live: {urls} [default: a directory in the user's state directory]")
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a command while holding a lock
+    /// Run a command while holding a lock, or several, or permits
     ///
     /// The command gets FENCEPOST_LOCK, FENCEPOST_OWNER and, where the store issues one, FENCEPOST_FENCE in its
-    /// environment, and FENCEPOST_STORE and FENCEPOST_NAMESPACE, so that a fencepost inside it works on the same store. A
+    /// environment, with one line for each lock where several are held; FENCEPOST_SLOTS with --permits; and
+    /// FENCEPOST_STORE and FENCEPOST_NAMESPACE, so that a fencepost inside it works on the same store. A
     /// URL with a password in it is not passed on. Signals sent to this process reach its process group. When the lease is in danger it is asked to end
     /// (TERM) and killed before the lease can pass on, with everything it started. What it leaves running when it ends
     /// may finish for one --grace, is then ended the same way, and the lock is held until nothing is left.
-    #[command(after_help = format!("Example: fencepost run --wait 0s nightly-report -- ./report.sh --all\n\n{}", exit::CODES))]
+    #[command(after_help = format!("{RUNS}\n\n{}", exit::CODES))]
     Run(Run),
+    /// Run a command while being the leader of an election, again and again
+    ///
+    /// Waits to lead, runs the command, and gives the leadership up when it ends; then it stands for leader again, after a
+    /// pause when the command had ended within seconds. When the leadership is lost the command is ended first, as by run.
+    /// INT, TERM and QUIT end all of it. The command gets what it gets from run, and FENCEPOST_TERM, which rises with each
+    /// leader.
+    #[command(after_help = format!("Example: fencepost elect scheduler --word \"$HOSTNAME:8080\" -- ./scheduler\n\n{}", exit::CODES))]
+    Elect(Elect),
     /// Take a lock for a script, and print its owner value and fence
     ///
     /// A keeper in the background renews the lease until it is released or lost, or the calling process ends. Inside
@@ -96,6 +134,9 @@ pub(crate) enum Verb {
     /// Print each change of a lock's holders and waiters, until interrupted
     #[command(after_help = "Example: fencepost watch nightly-report --json")]
     Watch(Named),
+    /// Print who leads an election, and each change, until interrupted
+    #[command(after_help = "Example: fencepost observe scheduler --json")]
+    Observe(Named),
     /// Make the tables that a PostgreSQL store needs, or print the SQL that makes them
     ///
     /// Needs a role that may create a schema; the printed SQL ends with the rights that a role needs to use locks. Done
@@ -131,95 +172,6 @@ pub(crate) enum Verb {
         /// The verb
         verb: Option<String>,
     },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Run {
-    #[command(flatten)]
-    pub(crate) taking: Taking,
-    /// Insist on a fence: refuse a store that cannot issue one
-    #[arg(long)]
-    pub(crate) fenced: bool,
-    /// What happens to the command when the lease is lost
-    #[arg(long, value_name = "WHAT", default_value = "term", ignore_case = true)]
-    pub(crate) on_lost: OnLost,
-    /// The time between asking the command to end and killing it [default: a sixth of the TTL, at most 10s]
-    ///
-    /// At most half of the TTL: the lease must have had its chance of being renewed before the command is asked.
-    #[arg(long, value_name = "SPAN", value_parser = span)]
-    grace: Option<Duration>,
-    /// Hold the lock at least this long, also when the command ends sooner
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "0s")]
-    pub(crate) min_hold: Duration,
-    /// The exit code for "another holds the lock"
-    #[arg(long, value_name = "N", default_value_t = exit::BUSY)]
-    pub(crate) busy_code: u8,
-    /// The lock
-    #[arg(value_parser = name)]
-    pub(crate) name: LockName,
-    /// The command and its arguments, after --
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
-}
-
-impl Run {
-    /// The grace asked for, or the default for this TTL.
-    pub(crate) fn grace(&self) -> Duration {
-        let lasting = self.taking.max_hold.map_or(self.taking.ttl.get(), |most| most.min(self.taking.ttl.get()));
-        self.grace.unwrap_or((lasting / 6).min(Duration::from_secs(10)))
-    }
-
-    fn refusal(&self) -> Option<String> {
-        let (grace, ttl) = (self.grace(), self.taking.ttl.get());
-        let most = self.taking.max_hold.unwrap_or(Duration::MAX);
-        if grace > ttl / 2 {
-            return Some(format!(
-                "a --grace of {grace:?} leaves a --ttl of {ttl:?} no time for renewal; half is the most"
-            ));
-        }
-        if grace >= most {
-            return Some(format!("a --grace of {grace:?} leaves nothing of a --max-hold of {most:?}"));
-        }
-        if self.min_hold > most {
-            return Some(format!("--min-hold {:?} is longer than --max-hold {most:?}", self.min_hold));
-        }
-        if self.command.first().is_some_and(|program| program == "--" || program.is_empty()) {
-            return Some("the command after -- is empty or another --".into());
-        }
-        self.taking.refusal()
-    }
-}
-
-/// How a lock is taken.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Taking {
-    /// How long the lock outlives this process, on stores that expire; 10ms to 365d
-    #[arg(long, value_name = "SPAN", value_parser = ttl, default_value = "30s")]
-    pub(crate) ttl: Ttl,
-    /// The longest time to wait, connecting included; 0s tries once [default: as long as it takes]
-    #[arg(long, value_name = "SPAN", value_parser = span)]
-    pub(crate) wait: Option<Duration>,
-    /// The longest time to hold the lock
-    #[arg(long, value_name = "SPAN", value_parser = positive_span)]
-    pub(crate) max_hold: Option<Duration>,
-    /// A label that listings show; may be repeated, up to 1024 bytes in all
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
-    pub(crate) labels: Vec<(String, String)>,
-}
-
-/// The most bytes of all labels together: a store keeps them in the lock's record, along with the rest of it.
-const LABELS: usize = 1024;
-
-impl Taking {
-    fn refusal(&self) -> Option<String> {
-        let mut keys: Vec<_> = self.labels.iter().map(|(key, _)| key).collect();
-        keys.sort_unstable();
-        if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Some(format!("the label {:?} is given twice", pair[0]));
-        }
-        let size: usize = self.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-        (size > LABELS).then(|| format!("the labels have {size} bytes; {LABELS} is the most"))
-    }
 }
 
 #[derive(Debug, Args)]
@@ -314,9 +266,13 @@ impl Arguments {
     /// # Errors
     /// A text for stdout when help or the version was asked for, else one line that says what is wrong.
     pub(crate) fn read() -> Result<Self, Refusal> {
-        let arguments = Self::try_parse().map_err(|error| Refusal::of(&error))?;
-        let refusal = match &arguments.verb {
-            Verb::Run(run) => run.refusal(),
+        let mut arguments = Self::try_parse().map_err(|error| Refusal::of(&error))?;
+        let refusal = match &mut arguments.verb {
+            Verb::Run(run) => {
+                run.sort();
+                run.refusal()
+            }
+            Verb::Elect(elect) => elect.refusal(),
             Verb::Acquire(acquire) => acquire.taking.refusal(),
             _ => None,
         };

@@ -1,10 +1,12 @@
 //! How the command ends: the exit codes, the one line for people and the one line for programs.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use fencepost::{Error, ErrorKind, LockName, claim::Busy};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::{signals::Caught, when};
+use crate::{arguments::Way, signals::Caught, when};
 
 /// The command line or an input in it was refused (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -47,6 +49,9 @@ pub(crate) struct Ending {
     pub(crate) exit_code: u8,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fence: Option<u64>,
+    /// The fence of each lock, where several were held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fences: Option<Box<Fences>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) waited_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +66,10 @@ pub(crate) struct Ending {
     #[serde(skip)]
     pub(crate) by_interrupt_key: bool,
 }
+
+/// Fences by the names of their locks. In a box: an ending is what most functions here fail with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Fences(BTreeMap<String, u64>);
 
 impl Ending {
     /// It went as wished.
@@ -84,6 +93,25 @@ impl Ending {
         self
     }
 
+    /// One thing more to say.
+    pub(crate) fn adding(self, message: impl std::fmt::Display) -> Self {
+        let before = self.message.as_ref().map_or_else(String::new, |before| format!("{before}; "));
+        self.saying(format!("{before}{message}"))
+    }
+
+    /// The fences of what was held: one for each name, or none.
+    pub(crate) fn with_fences(mut self, names: &[LockName], fences: &[u64]) -> Self {
+        match (names, fences) {
+            (_, []) => {}
+            ([_], [fence]) => self.fence = Some(*fence),
+            _ => {
+                let named = names.iter().map(LockName::to_string).zip(fences.iter().copied());
+                self.fences = Some(Box::new(Fences(named.collect())));
+            }
+        }
+        self
+    }
+
     /// A command line that was refused.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::coded("usage", USAGE).saying(message)
@@ -102,8 +130,12 @@ impl Ending {
     }
 
     /// Another holds it: who, since when, for how long yet.
-    pub(crate) fn busy(name: &LockName, busy: &Busy, code: u8) -> Self {
-        let mut said = format!("busy: {name} is held by ");
+    pub(crate) fn busy(way: Way<'_>, busy: &Busy, code: u8) -> Self {
+        let mut said = match way {
+            Way::Alone(name) | Way::BesideReaders(name) => format!("busy: {name} is held by "),
+            Way::Permits { name, of, .. } => format!("busy: too few of the {of} permits of {name} are free; held by "),
+            Way::Together(names) => format!("busy: one of {} is held by ", listed(names)),
+        };
         match &busy.holder {
             Some(holder) => said.push_str(&when::holder(holder)),
             None => said.push_str("another, whose record could not be read"),
@@ -141,6 +173,21 @@ impl From<Error> for Ending {
     }
 }
 
+/// The first of these names, and how many more there are.
+pub(crate) fn listed(names: &[LockName]) -> String {
+    const SHOWN: usize = 5;
+    let shown = names.iter().take(SHOWN).map(LockName::to_string).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// A span as the endings have it.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// One line for people on stderr.
 pub(crate) fn say(message: &str) {
     write_line(&format!("fencepost: {}", when::harmless(message)));
@@ -170,6 +217,6 @@ mod tests {
             assert_eq!(Ending::from(Error::new(kind, Operation::Claim, "x")).exit_code, code, "{kind:?}");
         }
         let name = LockName::new("a").unwrap();
-        assert_eq!(Ending::busy(&name, &Busy::default(), BUSY).exit_code, 75);
+        assert_eq!(Ending::busy(Way::Alone(&name), &Busy::default(), BUSY).exit_code, 75);
     }
 }

@@ -1,8 +1,8 @@
 //! The guardian: a small process between this command and the command it runs.
 //!
 //! It starts the command, knows the lease's deadline and ends the command's whole tree before that passes, whatever
-//! becomes of the process that renews the lease: stopped, killed or stuck. On stores where the lock is a descriptor it
-//! holds that too, and lets it go only when nothing of the command runs any more.
+//! becomes of the process that renews the lease: stopped, killed or stuck. On stores where a lock is a descriptor it
+//! holds those too, and lets them go only when nothing of the command runs any more.
 
 pub(crate) mod plan;
 pub(crate) mod tree;
@@ -36,7 +36,7 @@ use self::{
 use crate::{
     fork, signals,
     terminal::Terminal,
-    wire::{Ended, Line, Order, Report, Start},
+    wire::{Ended, Line, Order, Report, Start, Told},
 };
 
 /// What listings of processes call it, where they do not show the command line.
@@ -45,7 +45,8 @@ const NAME: &CStr = c"guardian";
 /// What the guardian is to run. Known before the fork.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) name: LockName,
+    /// The locks, sorted.
+    pub(crate) names: Vec<LockName>,
     /// The store's URL, or what stands for it when it holds a secret.
     pub(crate) store: String,
     pub(crate) namespace: Namespace,
@@ -54,7 +55,7 @@ pub(crate) struct Job {
     pub(crate) grace: Duration,
 }
 
-/// Guards one command from start to end. It never returns to what the process was forked from.
+/// Guards the command from start to end, as often as it is started. It never returns to what the process was forked from.
 pub(crate) fn keep(line: Line, job: &Job) -> ! {
     if let Err(error) = guard(line, job) {
         crate::exit::say(&format!("the guardian cannot work: {error}"));
@@ -70,17 +71,36 @@ fn guard(line: Line, job: &Job) -> io::Result<()> {
     rustix::process::setpgid(None, None)?;
     tree::adopt_orphans()?;
     let children = signals::of_children()?;
-    let Some(Due { start, lock, lost, signals }) = wait_for_start(&line)? else { return Ok(()) };
+    let mut line = Some(line);
+    while let Some(listening) = line {
+        line = guard_once(listening, job, &children)?;
+    }
+    Ok(())
+}
+
+/// Waits for the order to start and guards that command to its end. Answers the line unless the other side is gone.
+fn guard_once(line: Line, job: &Job, children: &SignalFd) -> io::Result<Option<Line>> {
+    let Some(Due { start, locks, lost, signals }) = wait_for_start(&line)? else { return Ok(None) };
+    let not_started = |locks: Vec<OwnedFd>, why| {
+        drop(locks);
+        line.send(&why, &[])
+    };
+    if locks.len() != start.descriptors {
+        // The kernel leaves out what this process may not open any more: the lock would be free with the other side's end.
+        let too_many = rustix::io::Errno::MFILE.raw_os_error();
+        not_started(locks, Report::NotStarted(too_many))?;
+        return Ok(Some(line));
+    }
     let plan = Plan::new(job.on_lost, job.grace, start.deadline.map(Moment::from_nanos));
     if lost || !plan.may_start(BootClock.now()) {
-        drop(lock);
-        return line.send(&Report::TooLate, None);
+        not_started(locks, Report::TooLate)?;
+        return Ok(Some(line));
     }
-    let command = match spawn(job, &start) {
+    let command = match spawn(job, &start.told) {
         Ok(command) => command,
         Err(error) => {
-            drop(lock);
-            return line.send(&Report::NotStarted(error.raw_os_error().unwrap_or(0)), None);
+            not_started(locks, Report::NotStarted(error.raw_os_error().unwrap_or(0)))?;
+            return Ok(Some(line));
         }
     };
     if start.terminal
@@ -93,17 +113,18 @@ fn guard(line: Line, job: &Job) -> io::Result<()> {
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     let line = Some(line);
     let mut guardian =
-        Guardian { line, lock, command, end: None, plan, timer, children, unkillable: Vec::new(), left_behind: 0 };
+        Guardian { line, locks, command, end: None, plan, timer, children, unkillable: Vec::new(), left_behind: 0 };
     guardian.report(&Report::Started(command.as_raw_pid()));
     signals.into_iter().for_each(|signal| guardian.pass_on(signal));
-    guardian.watch()
+    guardian.watch()?;
+    Ok(guardian.line)
 }
 
 /// The order to start, with all that was ordered since: this process may have been paused, and the lease renewed or
 /// lost meanwhile.
 struct Due {
     start: Start,
-    lock: Option<OwnedFd>,
+    locks: Vec<OwnedFd>,
     lost: bool,
     signals: Vec<i32>,
 }
@@ -113,8 +134,8 @@ fn wait_for_start(line: &Line) -> io::Result<Option<Due>> {
     let mut due: Option<Due> = None;
     loop {
         match (line.receive::<Order>(), &mut due) {
-            (Ok(Some((Order::Start(start), lock))), _) => {
-                due = Some(Due { start, lock, lost: false, signals: Vec::new() });
+            (Ok(Some((Order::Start(start), locks))), _) => {
+                due = Some(Due { start, locks, lost: false, signals: Vec::new() });
             }
             (Ok(Some((Order::Deadline(deadline), _))), Some(due)) => due.start.deadline = Some(deadline),
             (Ok(Some((Order::Lost, _))), Some(due)) => due.lost = true,
@@ -131,53 +152,66 @@ fn wait_for_start(line: &Line) -> io::Result<Option<Due>> {
 }
 
 /// Starts the command in a process group of its own, with every signal as this program found it.
-fn spawn(job: &Job, start: &Start) -> io::Result<Pid> {
+fn spawn(job: &Job, told: &Told) -> io::Result<Pid> {
     let [program, arguments @ ..] = &job.command[..] else { return Err(io::ErrorKind::InvalidInput.into()) };
-    let mut command = prepared(program.clone(), job, start);
+    let mut command = prepared(program.clone(), job, told);
     command.args(arguments);
     let child = match command.spawn() {
         // A script without a `#!` line, which shells run as well.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-            prepared("/bin/sh".into(), job, start).arg(program).args(arguments).spawn()
+            prepared("/bin/sh".into(), job, told).arg(program).args(arguments).spawn()
         }
         spawned => spawned,
     }?;
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("a process without a number"))
 }
 
-fn prepared(program: OsString, job: &Job, start: &Start) -> Command {
+fn prepared(program: OsString, job: &Job, told: &Told) -> Command {
     let mut command = Command::new(program);
     command.process_group(0);
     // All that it takes to name the grant. A `fencepost` in the command uses the same store and namespace, however this
     // one was told of them, unless it is told otherwise itself.
     command.env("FENCEPOST_STORE", &job.store).env("FENCEPOST_NAMESPACE", job.namespace.as_str());
-    command.env("FENCEPOST_LOCK", job.name.as_str()).env("FENCEPOST_OWNER", &start.owner);
-    match start.fence {
-        Some(fence) => command.env("FENCEPOST_FENCE", fence.to_string()),
-        // An outer `fencepost run` may have set it for another lock.
-        None => command.env_remove("FENCEPOST_FENCE"),
-    };
+    let names = lines(&job.names);
+    command.env("FENCEPOST_LOCK", names).env("FENCEPOST_OWNER", lines(&told.owners));
+    let slots: Vec<_> = told.slots.iter().map(u32::to_string).collect();
+    let term = told.term.map_or_else(String::new, |term| term.to_string());
+    for (variable, value) in
+        [("FENCEPOST_FENCE", lines(&told.fences)), ("FENCEPOST_SLOTS", slots.join(",")), ("FENCEPOST_TERM", term)]
+    {
+        if value.is_empty() {
+            // An outer `fencepost` may have set it for another lock.
+            command.env_remove(variable);
+        } else {
+            command.env(variable, value);
+        }
+    }
     fork::start_unblocked(&mut command);
     fork::end_with_this_process(&mut command);
     command
 }
 
-struct Guardian {
+/// One for each lock, in the order of their names. A name has no line break.
+fn lines<T: ToString>(all: &[T]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+struct Guardian<'a> {
     /// `None` once the other side is gone.
     line: Option<Line>,
-    lock: Option<OwnedFd>,
+    locks: Vec<OwnedFd>,
     /// The command's pid, and the number of its process group.
     command: Pid,
     /// How the command itself ended.
     end: Option<WaitStatus>,
     plan: Plan,
     timer: OwnedFd,
-    children: SignalFd,
+    children: &'a SignalFd,
     unkillable: Vec<i32>,
     left_behind: usize,
 }
 
-impl Guardian {
+impl Guardian<'_> {
     /// Until nothing of the command is left, or what is left cannot be killed.
     fn watch(&mut self) -> io::Result<()> {
         loop {
@@ -289,7 +323,7 @@ impl Guardian {
 
     /// Lets the lock go first and tells then, so that whoever is told finds it free.
     fn finish(&mut self) -> io::Result<()> {
-        self.lock = None;
+        self.locks.clear();
         let signal = self.end.and_then(WaitStatus::terminating_signal);
         let code = match signal {
             Some(signal) => 128 + signal,
@@ -308,7 +342,7 @@ impl Guardian {
     fn report(&self, report: &Report) {
         if let Some(line) = &self.line {
             // A reader that is gone shows as the end of the line.
-            let _ = line.send(report, None);
+            let _ = line.send(report, &[]);
         }
     }
 }

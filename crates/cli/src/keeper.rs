@@ -115,7 +115,7 @@ fn await_keeper(global: &Global, line: &Line) -> Ending {
     match print(global, kept) {
         Ok(ending) => {
             // Only from here on is the lock the script's. Without this word the keeper gives it back.
-            let _ = line.send(&Taken, None);
+            let _ = line.send(&Taken, &[]);
             ending
         }
         Err(untold) => {
@@ -219,7 +219,7 @@ impl Keeper<'_> {
         };
         match attempt {
             Some(Ok(mut lease)) => {
-                if line.send(&granted(&lease), None).is_ok() && line.next::<Taken>().await.is_some() {
+                if line.send(&granted(&lease), &[]).is_ok() && line.next::<Taken>().await.is_some() {
                     drop(line);
                     self.watch_over(&lease, caller, signals).await;
                     // An outcome that stays unknown ends with the TTL; there is nobody left to tell.
@@ -235,7 +235,7 @@ impl Keeper<'_> {
     }
 
     fn refuse(&self, line: &Line<Watched>, ending: Ending) {
-        let _ = line.send(&Kept::Failed(ending), None);
+        let _ = line.send(&Kept::Failed(ending), &[]);
     }
 
     /// Until the lease is released by its owner value or lost, the caller is gone, or somebody ends the keeper.

@@ -1,6 +1,7 @@
-//! Showing and breaking locks: `ls`, `who`, `break`, `watch`.
+//! Showing and breaking locks: `ls`, `who`, `break`, `watch`, `observe`.
 
 mod changes;
+mod leaders;
 mod view;
 
 use std::time::Duration;
@@ -11,6 +12,7 @@ use fencepost::{
     clock::{self, BootClock},
 };
 
+pub(crate) use self::leaders::observe;
 use self::view::Lock;
 use crate::{
     arguments::{Break, Global},

@@ -2,10 +2,12 @@
 
 mod arguments;
 mod bench;
+mod elect;
 mod exit;
 mod fork;
 mod grant;
 mod guardian;
+mod held;
 mod keeper;
 mod lab;
 mod listing;
@@ -13,6 +15,7 @@ mod manual;
 mod migrate;
 mod run;
 mod signals;
+mod supervisor;
 mod take;
 mod terminal;
 mod watched;
@@ -48,7 +51,9 @@ fn main() {
 fn carry_out(arguments: Arguments) -> Ending {
     let Arguments { global, verb } = arguments;
     match verb {
-        Verb::Run(verb) => run::run(&global, verb),
+        Verb::Run(verb) => run::run(&global, &verb),
+        Verb::Elect(verb) => elect::elect(&global, &verb),
+        Verb::Observe(named) => listing::observe(&global, &named),
         Verb::Acquire(verb) => keeper::acquire(&global, verb),
         Verb::Renew(verb) => grant::renew(&global, &verb),
         Verb::Check(grant) => grant::check(&global, &grant),

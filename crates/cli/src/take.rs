@@ -1,18 +1,23 @@
-//! Opening the store and taking the lock, within one waiting time for both.
+//! Opening the store and taking what was named, within one waiting time for both.
 
 use std::time::Duration;
 
 use fencepost::{
-    Attempt, Correctness, Efficiency, Error, ErrorKind, Fence, Lease, LockName, LockRequest, Locks, LocksBuilder, Wait,
+    Attempt, Campaign, Correctness, Efficiency, Error, ErrorKind, Fence, Leadership, Lease, LockName, LockRequest,
+    Locks, LocksBuilder, Several, SeveralRequest, Wait,
     capabilities::FenceSource,
+    claim::Mode,
     clock::{self, BootClock, Clock, Moment},
     error::Operation,
+    hold::Hold,
     purpose::Purpose,
+    store::BoxFuture,
 };
 
 use crate::{
-    arguments::{Global, Taking},
+    arguments::{Elect, Global, Priority, Taking, Way},
     exit::{self, Ending},
+    held::{Granted, Held},
 };
 
 /// Locks for the strongest purpose that the store serves.
@@ -25,29 +30,119 @@ pub(crate) enum Opened {
 /// A purpose whose locks this command can take. It uses a fence wherever one is issued.
 pub(crate) trait Takes: Purpose {
     /// The lock, to be asked for.
-    fn request(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self>;
+    fn lock(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self>;
     /// The grant's fence.
     fn fence(lease: &Lease<Self>) -> Option<Fence>;
+    /// Asks for what `run` names, in its way.
+    fn ask(locks: &Locks<Self>, way: Way<'_>, taking: &Taking, patience: Patience) -> Asking;
+    /// Stands for leader.
+    ///
+    /// # Errors
+    /// When the store keeps no cells.
+    fn campaign(locks: &Locks<Self>, elect: &Elect, patience: Patience) -> Result<Asking, Error>;
 }
 
-impl Takes for Correctness {
-    fn request(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self> {
-        locks.lock(name.as_str())
-    }
+/// On its way to something held. Dropped, it leaves nothing behind (C1).
+pub(crate) type Asking = BoxFuture<'static, Result<Attempt<Box<dyn Held>>, Error>>;
 
-    fn fence(lease: &Lease<Self>) -> Option<Fence> {
-        Some(lease.fence())
+macro_rules! takes_for {
+    ($purpose:ty) => {
+        impl Takes for $purpose {
+            fn lock(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self> {
+                locks.lock(name.as_str())
+            }
+
+            fn fence(lease: &Lease<Self>) -> Option<Fence> {
+                lease.fence_told()
+            }
+
+            fn ask(locks: &Locks<Self>, way: Way<'_>, taking: &Taking, patience: Patience) -> Asking {
+                match way {
+                    Way::Alone(name) => asking(locks.lock(name.as_str()), taking, patience),
+                    Way::BesideReaders(name) => asking(locks.read_write(name.as_str()).read(), taking, patience),
+                    Way::Permits { name, count, of } => {
+                        asking(locks.semaphore(name.as_str(), of).permits(count), taking, patience)
+                    }
+                    Way::Together(names) => asking(locks.several(names.iter().map(LockName::as_str)), taking, patience),
+                }
+            }
+
+            fn campaign(locks: &Locks<Self>, elect: &Elect, patience: Patience) -> Result<Asking, Error> {
+                let campaign = locks.election(elect.name.as_str())?.campaign(elect.word.as_str());
+                let campaign = match elect.priority {
+                    Some(Priority::Of(priority)) => campaign.priority(priority),
+                    Some(Priority::Never) | None => campaign,
+                };
+                Ok(asking(campaign, &elect.taking, patience))
+            }
+        }
+    };
+}
+
+takes_for!(Correctness);
+takes_for!(Efficiency);
+
+/// A request of some kind, which can be put on the terms of the flags.
+pub(crate) trait Asks: Sized {
+    /// What it becomes.
+    type Held;
+    fn ttl(self, ttl: Duration) -> Self;
+    fn wait(self, wait: Wait) -> Self;
+    fn max_hold(self, most: Duration) -> Self;
+    fn label(self, key: &str, value: &str) -> Self;
+    fn acquire(self) -> BoxFuture<'static, Result<Attempt<Self::Held>, Error>>;
+
+    /// On the terms of the flags, with what is left of the waiting time.
+    fn on(self, taking: &Taking, patience: Patience) -> Self {
+        let mut request = self.ttl(taking.ttl.get()).wait(patience.left());
+        if let Some(most) = taking.max_hold {
+            request = request.max_hold(most);
+        }
+        taking.labels.iter().fold(request, |request, (key, value)| request.label(key, value))
     }
 }
 
-impl Takes for Efficiency {
-    fn request(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self> {
-        locks.lock(name.as_str())
-    }
+/// The library's requests have the same setters without a trait for them.
+macro_rules! asks {
+    ($request:ty => $held:ty $(, $hold:ident)?) => {
+        impl<P: Purpose $(, $hold: Hold)?> Asks for $request {
+            type Held = $held;
 
-    fn fence(_: &Lease<Self>) -> Option<Fence> {
-        None
-    }
+            fn ttl(self, ttl: Duration) -> Self {
+                self.ttl(ttl)
+            }
+
+            fn wait(self, wait: Wait) -> Self {
+                self.wait(wait)
+            }
+
+            fn max_hold(self, most: Duration) -> Self {
+                self.max_hold(most)
+            }
+
+            fn label(self, key: &str, value: &str) -> Self {
+                self.label(key, value)
+            }
+
+            fn acquire(self) -> BoxFuture<'static, Result<Attempt<Self::Held>, Error>> {
+                Box::pin(self.acquire())
+            }
+        }
+    };
+}
+
+asks!(LockRequest<P, H> => Lease<P, H>, H);
+asks!(SeveralRequest<P> => Several<P>);
+asks!(Campaign<P> => Leadership<P>);
+
+fn asking<R: Asks<Held: Held + 'static>>(request: R, taking: &Taking, patience: Patience) -> Asking {
+    let acquire = request.on(taking, patience).acquire();
+    Box::pin(async {
+        Ok(match acquire.await? {
+            Attempt::Acquired(held) => Attempt::Acquired(Box::new(held) as Box<dyn Held>),
+            Attempt::Busy(busy) => Attempt::Busy(busy),
+        })
+    })
 }
 
 /// The waiting time, from its beginning.
@@ -69,7 +164,7 @@ impl Patience {
     }
 
     /// What is left for the acquire. Opening may have used it up: then it tries once.
-    fn left(&self) -> Wait {
+    pub(crate) fn left(&self) -> Wait {
         self.limit.map_or(Wait::Forever, |limit| limit.saturating_sub(self.spent()).into())
     }
 }
@@ -101,51 +196,45 @@ pub(crate) async fn open(global: &Global, fenced: bool, patience: Patience) -> R
     Ok(Opened::Plain(locks.for_efficiency()))
 }
 
-/// The lock as the flags describe it, with what is left of the waiting time.
-pub(crate) fn request<P: Takes>(
-    locks: &Locks<P>,
-    name: &LockName,
-    taking: &Taking,
-    patience: Patience,
-) -> LockRequest<P> {
-    let mut request = P::request(locks, name).ttl(taking.ttl.get()).wait(patience.left());
-    if let Some(most) = taking.max_hold {
-        request = request.max_hold(most);
-    }
-    taking.labels.iter().fold(request, |request, (key, value)| request.label(key, value))
-}
-
-/// Asks for the lock, with a word for whoever waits for himself.
+/// Asks, with a word for whoever waits for himself.
 ///
 /// # Errors
 /// The store's own.
-pub(crate) async fn acquire<P: Takes>(
+pub(crate) async fn acquire<P: Purpose, L>(
     global: &Global,
     locks: &Locks<P>,
-    name: &LockName,
-    request: LockRequest<P>,
-) -> Result<Attempt<Lease<P>>, Error> {
-    let mut acquire = std::pin::pin!(request.acquire());
+    names: &[LockName],
+    mode: Mode,
+    mut asking: BoxFuture<'_, Result<Attempt<L>, Error>>,
+) -> Result<Attempt<L>, Error> {
     tokio::select! {
         biased;
-        attempt = &mut acquire => attempt,
+        attempt = &mut asking => attempt,
         // Beside it, so that it takes nothing from the waiting time.
-        () = warn_of_ourselves(global, locks, name) => acquire.await,
+        () = warn_of_ourselves(global, locks, names, mode) => asking.await,
     }
 }
 
 /// Warns when this process waits for the command that it is part of: locks are not re-entrant (O4).
-async fn warn_of_ourselves<P: Purpose>(global: &Global, locks: &Locks<P>, name: &LockName) {
-    let stated = |variable| std::env::var(variable).ok();
-    let owner = stated("FENCEPOST_OWNER").and_then(|owner| owner.parse().ok());
-    if global.quiet || owner.is_none() || stated("FENCEPOST_LOCK").as_deref() != Some(name.as_str()) {
+async fn warn_of_ourselves<P: Purpose>(global: &Global, locks: &Locks<P>, names: &[LockName], mode: Mode) {
+    let stated = |variable| std::env::var(variable).unwrap_or_default();
+    let (held, owners) = (stated("FENCEPOST_LOCK"), stated("FENCEPOST_OWNER"));
+    let owners: Vec<_> = owners.lines().filter_map(|owner| owner.parse().ok()).collect();
+    if global.quiet || owners.is_empty() {
         return;
     }
-    let states = locks.store().inspect(Some(name)).await.unwrap_or_default();
-    if states.iter().flat_map(|state| &state.holders).any(|holder| holder.owner == owner) {
-        exit::say(&format!(
-            "warning: this runs under the lock {name} already, and waits for itself; locks are not re-entrant"
-        ));
+    for name in names.iter().filter(|name| held.lines().any(|line| line == name.as_str())) {
+        let states = locks.store().inspect(Some(name)).await.unwrap_or_default();
+        let mut holders = states.iter().flat_map(|state| &state.holders);
+        // A reader beside a reader, or a permit beside a permit, need not wait.
+        let alone = |of: Mode| of == Mode::Exclusive;
+        if holders.any(|holder| {
+            (alone(mode) || alone(holder.mode)) && holder.owner.is_some_and(|owner| owners.contains(&owner))
+        }) {
+            exit::say(&format!(
+                "warning: this runs under the lock {name} already, and waits for itself; locks are not re-entrant"
+            ));
+        }
     }
 }
 
@@ -162,13 +251,14 @@ pub(crate) async fn attempt<P: Takes>(
     patience: Patience,
     upkeep: Upkeep,
 ) -> Result<Lease<P>, Ending> {
-    let mut request = request(locks, name, taking, patience);
+    let mut request = P::lock(locks, name).on(taking, patience);
     if upkeep == Upkeep::ByTheScript {
         request = request.manual_renewal();
     }
-    let ending = match acquire(global, locks, name, request).await {
+    let asking = Asks::acquire(request);
+    let ending = match acquire(global, locks, std::slice::from_ref(name), Mode::Exclusive, asking).await {
         Ok(Attempt::Acquired(lease)) => return Ok(lease),
-        Ok(Attempt::Busy(busy)) => Ending::busy(name, &busy, exit::BUSY),
+        Ok(Attempt::Busy(busy)) => Ending::busy(Way::Alone(name), &busy, exit::BUSY),
         Err(error) => error.into(),
     };
     locks.close().await;

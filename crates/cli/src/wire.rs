@@ -1,4 +1,4 @@
-//! The line between this command and the process it forked: whole messages, with a descriptor where one goes along.
+//! The line between this command and the process it forked: whole messages, with the descriptors that go along.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -17,13 +17,15 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::watched::Watched;
 
-/// More than the longest message: a name of 512 bytes, escaped.
-const LONGEST: usize = 16 * 1024;
+/// More than the longest message: owner values and fences of 250 locks, or the slots of 1,000 permits.
+const LONGEST: usize = 32 * 1024;
+/// The most descriptors that the kernel takes along with one message (unix(7), `SCM_MAX_FD`).
+const MOST_DESCRIPTORS: usize = 253;
 
 /// What the command tells the guardian.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// The lock is held: start the command. The lock's descriptor comes along where there is one.
+    /// What the command needs is held: start it. The locks' descriptors come along where there are any.
     Start(Start),
     /// The lease was extended: its end in nanoseconds of the boot clock.
     Deadline(u64),
@@ -36,12 +38,26 @@ pub(crate) enum Order {
 /// What the command is started with.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
-    pub(crate) owner: String,
-    pub(crate) fence: Option<u64>,
+    pub(crate) told: Told,
+    /// How many descriptors come along.
+    pub(crate) descriptors: usize,
     /// The lease's end in nanoseconds of the boot clock, where it has one.
     pub(crate) deadline: Option<u64>,
     /// Whether the command gets the terminal.
     pub(crate) terminal: bool,
+}
+
+/// What the command learns of the grant, beside the names of the locks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    /// The owner value for each lock, in the order of their names.
+    pub(crate) owners: Vec<String>,
+    /// The fence for each lock; none where the store issues none, or nobody has written yet.
+    pub(crate) fences: Vec<u64>,
+    /// The slots of permits.
+    pub(crate) slots: Vec<u32>,
+    /// The term of a leader.
+    pub(crate) term: Option<u64>,
 }
 
 /// What the guardian tells the command.
@@ -117,7 +133,7 @@ impl Line {
     ///
     /// # Errors
     /// `WouldBlock` when there is none yet.
-    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         receive(self.0.as_fd())
     }
 }
@@ -135,13 +151,12 @@ impl<D: AsFd> Line<D> {
     ///
     /// # Errors
     /// `WouldBlock` when the other side does not read, `BrokenPipe` when it is gone.
-    pub(crate) fn send(&self, message: &impl Serialize, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let text = serde_json::to_vec(message)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = descriptor.into_iter().collect();
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::other(format!("more than {MOST_DESCRIPTORS} descriptors for one message")));
         }
         // A dead other side is seen as the end of the line, not as a signal that kills us.
         rustix::net::sendmsg(&self.0, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)?;
@@ -155,9 +170,9 @@ impl<D: AsFd> AsFd for Line<D> {
     }
 }
 
-fn receive<T: DeserializeOwned>(line: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+fn receive<T: DeserializeOwned>(line: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut text = vec![0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let mut receive = || rustix::net::recvmsg(line, &mut [IoSliceMut::new(&mut text)], &mut control, flags);
@@ -169,11 +184,12 @@ fn receive<T: DeserializeOwned>(line: BorrowedFd<'_>) -> io::Result<Option<(T, O
     if received.bytes == 0 {
         return Ok(None);
     }
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
+    let descriptors = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
     });
-    Ok(Some((serde_json::from_slice(&text[..received.bytes])?, descriptor)))
+    let descriptors = descriptors.collect();
+    Ok(Some((serde_json::from_slice(&text[..received.bytes])?, descriptors)))
 }
 
 #[cfg(test)]
@@ -183,22 +199,23 @@ mod tests {
     #[test]
     fn last_words_arrive_from_who_did_not_listen_any_more() {
         let (near, far) = Line::pair().unwrap();
-        near.send(&Order::Deadline(7), None).unwrap();
-        far.send(&Report::TooLate, None).unwrap();
+        near.send(&Order::Deadline(7), &[]).unwrap();
+        far.send(&Report::TooLate, &[]).unwrap();
         drop(far);
-        assert!(matches!(near.receive::<Report>(), Ok(Some((Report::TooLate, None)))));
+        assert!(matches!(near.receive::<Report>(), Ok(Some((Report::TooLate, none))) if none.is_empty()));
         assert!(near.receive::<Report>().unwrap().is_none());
     }
 
     #[test]
-    fn a_message_arrives_with_its_descriptor_and_then_the_end() {
+    fn a_message_arrives_with_all_its_descriptors_and_then_the_end() {
         let (near, far) = Line::pair().unwrap();
         assert_eq!(far.receive::<Order>().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        near.send(&Order::Deadline(7), Some(near.as_fd())).unwrap();
-        let (order, descriptor) = far.receive::<Order>().unwrap().unwrap();
-        assert!(matches!(order, Order::Deadline(7)) && descriptor.is_some());
-        drop((near, descriptor));
+        near.send(&Order::Deadline(7), &[near.as_fd(); MOST_DESCRIPTORS]).unwrap();
+        let (order, descriptors) = far.receive::<Order>().unwrap().unwrap();
+        assert!(matches!(order, Order::Deadline(7)) && descriptors.len() == MOST_DESCRIPTORS);
+        assert!(near.send(&Order::Deadline(8), &[near.as_fd(); MOST_DESCRIPTORS + 1]).is_err());
+        drop((near, descriptors));
         assert!(far.receive::<Order>().unwrap().is_none());
-        assert_eq!(far.send(&Order::Lost, None).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(far.send(&Order::Lost, &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

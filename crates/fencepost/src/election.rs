@@ -193,10 +193,11 @@ impl<P: Purpose> Campaign<P> {
             claimant_with(self.terms.labels)
         };
         let news = lease.run(News::first(&lease, cell, claimant, self.word)).await??;
+        let term = news.leader.term;
         let news = Arc::new(Mutex::new(news));
         let (leading, resigned) = oneshot::channel();
         self.client.cleaner.run(keep_telling(news.clone(), lease.held(), resigned, self.terms.ttl / 3));
-        Ok(Leadership { lease, news, _leading: leading })
+        Ok(Leadership { lease, term, news, _leading: leading })
     }
 }
 
@@ -212,6 +213,7 @@ fn priority_of(claimant: &Claimant) -> i32 {
 #[must_use = "a leadership that is dropped is given up"]
 pub struct Leadership<P> {
     lease: Lease<P, Exclusive>,
+    term: u64,
     news: Arc<Mutex<News>>,
     /// Ends the telling when dropped.
     _leading: oneshot::Sender<()>,
@@ -221,6 +223,13 @@ impl<P: Purpose> Leadership<P> {
     /// The lease it rests on: [`check`](Lease::check), [`lost`](Lease::lost) and the rest.
     pub fn lease(&self) -> &Lease<P> {
         &self.lease
+    }
+
+    /// The term, which rises with each leader. On a store that issues fences it is the fence of the lease, to be sent with
+    /// every write. Elsewhere it is counted beside the leader's word: enough to tell one leader's news from another's, and
+    /// no protection.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     /// Leads for as long as the lease lasts: on loss, `work` is dropped where it stands, before another can lead (L2).
@@ -267,13 +276,6 @@ impl<P: Purpose> Leadership<P> {
             tracing::debug!(%error, "the word of a leader that resigned stays until its TTL");
         }
         self.lease.release().await
-    }
-}
-
-impl Leadership<Correctness> {
-    /// The term: the fence of the lease, to be sent with every write.
-    pub fn term(&self) -> u64 {
-        self.lease.fence().get()
     }
 }
 

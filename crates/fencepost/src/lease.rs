@@ -158,7 +158,7 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     }
 
     /// All locks of the grant, sorted by name: more than one where several were claimed in one step.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &LockName> {
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.held.claim.holding.wants().iter().map(|want| &want.name)
     }
 

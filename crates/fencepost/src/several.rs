@@ -108,6 +108,12 @@ impl<P: Purpose> Several<P> {
         self.leases.iter().flat_map(Lease::names)
     }
 
+    /// The leases that it consists of, never none: one for all locks where the store claims them in one step, otherwise
+    /// one for each, in the order of the names. For their owner values, deadlines and descriptors.
+    pub fn leases(&self) -> &[Lease<P>] {
+        &self.leases
+    }
+
     /// As [`Lease::check`], for all of them.
     ///
     /// # Errors

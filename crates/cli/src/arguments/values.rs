@@ -40,3 +40,30 @@ pub(super) fn label(text: &str) -> Result<(String, String), String> {
     }
     Ok((key.to_owned(), value.to_owned()))
 }
+
+/// The label that shows a candidate's priority.
+pub(super) const PRIORITY: &str = "priority";
+
+/// A candidate's place among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// It never leads.
+    Never,
+    /// The highest leads next.
+    Of(i32),
+}
+
+pub(super) fn priority(text: &str) -> Result<Priority, String> {
+    match text {
+        "never" => Ok(Priority::Never),
+        number => number.parse().map(Priority::Of).map_err(|_| "a priority is a whole number, or `never`".into()),
+    }
+}
+
+/// The most bytes of a leader's word.
+const WORD: usize = 4096;
+
+pub(super) fn word(text: &str) -> Result<String, String> {
+    let fits = text.len() <= WORD;
+    fits.then(|| text.to_owned()).ok_or_else(|| format!("the word has {} bytes; {WORD} is the most", text.len()))
+}

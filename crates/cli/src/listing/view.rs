@@ -1,8 +1,8 @@
 //! What a listing shows of a lock: as JSON and as a table. Never the owner value.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use fencepost::claim::{Claimant, Holder, LockState, Waiter};
+use fencepost::claim::{Claimant, Holder, LockState, Mode, Waiter};
 use serde::Serialize;
 
 use crate::when;
@@ -18,17 +18,41 @@ pub(crate) struct Lock<'a> {
 /// A holder or waiter as programs see it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Party<'a> {
-    host: &'a str,
-    pid: u32,
-    user: &'a str,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: BTreeMap<&'a str, &'a str>,
+    #[serde(flatten)]
+    who: Person<'a>,
+    #[serde(flatten)]
+    how: How<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fence: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since_unix_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_in_ms: Option<u128>,
+}
+
+/// Somebody as programs see it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Person<'a> {
+    host: &'a str,
+    pid: u32,
+    user: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<&'a str, &'a str>,
+}
+
+/// How a lock is held or wanted.
+#[derive(Debug, Serialize)]
+#[serde(tag = "mode", rename_all = "snake_case")]
+enum How<'a> {
+    Exclusive,
+    Shared,
+    Permits {
+        permits: u32,
+        of: u32,
+        /// Those that are held.
+        #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+        slots: &'a [u32],
+    },
 }
 
 impl<'a> Lock<'a> {
@@ -44,26 +68,59 @@ impl<'a> Lock<'a> {
 impl<'a> Party<'a> {
     pub(crate) fn holding(holder: &'a Holder) -> Self {
         Self {
+            who: Person::of(&holder.claimant),
+            how: How::of(holder.mode, &holder.slots),
             fence: holder.fence.map(|fence| fence.get()),
+            since_unix_ms: holder.since_unix_ms,
             expires_in_ms: holder.expires_in.map(|left| left.as_millis()),
-            ..Self::of(&holder.claimant, holder.since_unix_ms)
         }
     }
 
     pub(crate) fn waiting(waiter: &'a Waiter) -> Self {
-        Self::of(&waiter.claimant, waiter.since_unix_ms)
+        Self {
+            who: Person::of(&waiter.claimant),
+            how: How::of(waiter.mode, &[]),
+            fence: None,
+            since_unix_ms: waiter.since_unix_ms,
+            expires_in_ms: None,
+        }
     }
+}
 
-    fn of(claimant: &'a Claimant, since_unix_ms: Option<u64>) -> Self {
+impl<'a> Person<'a> {
+    pub(crate) fn of(claimant: &'a Claimant) -> Self {
         let labels = claimant.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let (host, user) = (claimant.host.as_str(), claimant.user.as_str());
-        Self { host, pid: claimant.pid, user, labels, fence: None, since_unix_ms, expires_in_ms: None }
+        Self { host: claimant.host.as_str(), pid: claimant.pid, user: claimant.user.as_str(), labels }
+    }
+}
+
+impl<'a> How<'a> {
+    fn of(mode: Mode, slots: &'a [u32]) -> Self {
+        match mode {
+            Mode::Exclusive => How::Exclusive,
+            Mode::Shared => How::Shared,
+            Mode::Permits { count, of } => How::Permits { permits: count, of, slots },
+        }
+    }
+}
+
+impl fmt::Display for How<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            How::Exclusive => f.write_str("exclusive"),
+            How::Shared => f.write_str("shared"),
+            How::Permits { permits, of, slots: [] } => write!(f, "{permits} of {of}"),
+            How::Permits { permits, of, slots } => {
+                let slots: Vec<_> = slots.iter().map(u32::to_string).collect();
+                write!(f, "{permits} of {of}: {}", slots.join(","))
+            }
+        }
     }
 }
 
 /// One line for each holder and waiter.
 pub(crate) fn table(states: &[LockState]) -> String {
-    let mut rows = vec![["LOCK", "STATE", "FENCE", "FOR", "EXPIRES IN", "WHO"].map(str::to_owned)];
+    let mut rows = vec![["LOCK", "STATE", "MODE", "FENCE", "FOR", "EXPIRES IN", "WHO"].map(str::to_owned)];
     for state in states {
         let name = when::harmless(state.name.as_str());
         for holder in &state.holders {
@@ -72,6 +129,7 @@ pub(crate) fn table(states: &[LockState]) -> String {
             rows.push([
                 name.clone(),
                 "held".into(),
+                How::of(holder.mode, &holder.slots).to_string(),
                 fence,
                 lasted(holder.since_unix_ms),
                 left,
@@ -82,6 +140,7 @@ pub(crate) fn table(states: &[LockState]) -> String {
             rows.push([
                 name.clone(),
                 "waiting".into(),
+                How::of(waiter.mode, &[]).to_string(),
                 dash(),
                 lasted(waiter.since_unix_ms),
                 dash(),

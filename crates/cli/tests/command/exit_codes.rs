@@ -98,8 +98,9 @@ fn what_is_refused_is_told_to_programs_as_well() {
     assert_eq!((refused.code, refused.stderr.lines().count()), (64, 1), "{}", refused.stderr);
 }
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 16] = [
     "run",
+    "elect",
     "acquire",
     "renew",
     "check",
@@ -108,6 +109,7 @@ const VERBS: [&str; 14] = [
     "who",
     "break",
     "watch",
+    "observe",
     "migrate",
     "bench",
     "lab",
@@ -133,7 +135,20 @@ fn help_goes_to_stdout_and_shows_an_example_for_every_verb() {
             assert!(!help.stdout.contains(&world.store), "{verb:?}");
         }
     }
-    assert!(world.finish(&["completions", "bash"]).stdout.contains("complete"));
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = world.finish(&["completions", shell]).stdout;
+        assert!(["fencepost", "elect", "permits", "once-per"].iter().all(|word| completions.contains(word)), "{shell}");
+    }
+}
+
+#[test]
+fn the_help_lists_the_stores_of_this_build_that_other_processes_can_see() {
+    let help = World::new().finish(&["run", "--help"]).stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for scheme in fencepost::registry::SCHEMES {
+        let listed = help.contains(&format!(" {}:", scheme.names[0]));
+        assert_eq!(listed, scheme.names != fencepost::memory::SCHEME.names, "{}: {help}", scheme.names[0]);
+    }
 }
 
 #[test]
@@ -146,7 +161,7 @@ fn there_is_a_manual_page_for_the_whole_and_for_every_verb() {
         assert!(whole.contains(&format!("fencepost\\-{verb}(1)")), "{verb}");
         let page = world.finish(&["man", verb]).stdout;
         assert!(page.contains(&format!(".TH fencepost-{verb} 1")), "{verb}: {page}");
-        assert!(page.contains(".SH EXAMPLE\n") && page.contains("\\-\\-store"), "{verb}: {page}");
+        assert!(page.contains(".SH EXAMPLE") && page.contains("\\-\\-store"), "{verb}: {page}");
     }
     assert_eq!(world.finish(&["man", "no-such-verb"]).code, 64);
 }

@@ -3,7 +3,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{LONG, Running, World, finish, within};
+use crate::world::{Running, World, finish};
 
 #[test]
 fn holders_and_waiters_are_listed_without_the_owner_value() {
@@ -112,11 +112,5 @@ fn watch_tells_each_change() {
 
 #[test]
 fn watch_ends_when_nobody_reads_any_more() {
-    let world = World::new();
-    let mut command = world.command(&["watch", "a"]);
-    let (reader, writer) = std::io::pipe().unwrap();
-    let mut watching = command.stdout(writer).spawn().unwrap();
-    drop((reader, command)); // which has the pipe's other end as well
-    let code = within(LONG, move || watching.wait().unwrap().code());
-    assert_eq!(code, Some(0));
+    assert_eq!(World::new().without_a_reader(&["watch", "a"]), Some(0));
 }

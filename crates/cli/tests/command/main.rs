@@ -3,14 +3,17 @@
 // How long something took, for bounds with a wide margin; no deadline is decided by it.
 #![allow(clippy::disallowed_methods)]
 
+mod election;
 mod environment;
 mod exit_codes;
 mod lab;
 mod listing;
 mod loss;
+mod periods;
 mod postgres;
 mod redis;
 mod scripts;
 mod signals;
 mod terminal;
+mod together;
 mod world;

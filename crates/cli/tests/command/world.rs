@@ -50,8 +50,8 @@ impl World {
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
-        for variable in ["FENCEPOST_LOCK", "FENCEPOST_OWNER", "FENCEPOST_FENCE", "FENCEPOST_NAMESPACE"] {
-            command.env_remove(variable);
+        for variable in ["LOCK", "OWNER", "FENCE", "SLOTS", "TERM", "PRIORITY", "NAMESPACE"] {
+            command.env_remove(format!("FENCEPOST_{variable}"));
         }
         command.env("FENCEPOST_STORE", &self.store).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -78,6 +78,15 @@ impl World {
         let finished = self.finish(&["who", "--json", name]);
         assert_eq!(finished.code, 0, "{}", finished.stderr);
         serde_json::from_str(&finished.stdout).unwrap()
+    }
+
+    /// The code of a command that nobody reads from any more, once it has ended.
+    pub(crate) fn without_a_reader(&self, arguments: &[&str]) -> Option<i32> {
+        let mut command = self.command(arguments);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut running = command.stdout(writer).spawn().unwrap();
+        drop((reader, command)); // which has the pipe's other end as well
+        within(LONG, move || running.wait().unwrap().code())
     }
 
     /// Until as many wait for the lock.

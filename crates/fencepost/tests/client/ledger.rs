@@ -1,24 +1,16 @@
 //! The ledger example, on real stores: exact where the class promises it, and honest where it does not.
 
-use std::{path::PathBuf, process::Command};
+use std::process::Command;
 
 use fencepost_servers::RedisServer;
 use serde_json::Value;
 
 /// The result of the example, whose exit code must be 0.
 fn ledger(arguments: &[&str]) -> Value {
-    let output = Command::new(example()).args(arguments).arg("--json").output().unwrap();
+    let output = Command::new(crate::example("ledger")).args(arguments).arg("--json").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stdout));
     serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// Beside the folder that tests lie in; cargo builds the examples along with a package's tests.
-fn example() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let example = tests.ancestors().nth(2).unwrap().join("examples/ledger");
-    assert!(example.exists(), "built by `cargo test -p fencepost` or `cargo build -p fencepost --example ledger`");
-    example
 }
 
 #[test]

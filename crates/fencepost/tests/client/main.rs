@@ -11,8 +11,9 @@ mod observed;
 mod readme;
 mod reentrant;
 mod renewal;
+mod workers;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use fencepost::{Acquired, Attempt, Correctness, Lease, Locks, clock::ManualClock};
 
@@ -30,4 +31,12 @@ async fn open_on(name: &str, clock: &ManualClock) -> Locks<Correctness> {
 fn held(attempt: Attempt<Lease<Correctness>>) -> Lease<Correctness> {
     let Acquired(lease) = attempt else { panic!("the lock is free, yet it was {attempt:?}") };
     lease
+}
+
+/// Beside the folder that tests lie in; cargo builds the examples along with a package's tests.
+fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let example = tests.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(example.exists(), "built by `cargo test -p fencepost` or `cargo build -p fencepost --example {name}`");
+    example
 }

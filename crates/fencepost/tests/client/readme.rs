@@ -7,21 +7,41 @@ use fencepost::{
     registry::SCHEMES,
 };
 
-const BEGIN: &str = "<!-- stores: begin -->\n";
-const END: &str = "<!-- stores: end -->";
-
 #[test]
 fn readme_shows_the_stores_as_their_capabilities_say() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    check("README.md", "stores", &table());
+}
+
+#[test]
+fn readme_of_the_primitives_shows_which_stores_have_which() {
+    check("docs/primitives.md", "primitives", &primitives());
+}
+
+/// Compares what stands in a page between two marks, or writes it anew.
+fn check(page: &str, mark: &str, table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
     let text = fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("the mark where the table begins");
-    let (_, after) = rest.split_once(END).expect("the mark where the table ends");
-    let fresh = format!("{before}{BEGIN}{}{END}{after}", table());
+    let (begin, end) = (format!("<!-- {mark}: begin -->\n"), format!("<!-- {mark}: end -->"));
+    let (before, rest) = text.split_once(&begin).expect("the mark where the table begins");
+    let (_, after) = rest.split_once(&end).expect("the mark where the table ends");
+    let fresh = format!("{before}{begin}{table}{end}{after}");
     if std::env::var_os("FENCEPOST_UPDATE").is_some() {
         fs::write(&path, fresh).unwrap();
     } else {
-        assert!(text == fresh, "the README's table is not what the capabilities say; write it anew with ./fix");
+        assert!(text == fresh, "the table of {page} is not what the capabilities say; write it anew with ./fix");
     }
+}
+
+fn primitives() -> String {
+    let mut table = "| store | URL | shared locks | permits | several locks |\n|---|---|---|---|---|\n".to_owned();
+    for scheme in SCHEMES {
+        let store = (scheme.capabilities)();
+        let has = |has: bool| if has { "yes" } else { "no" };
+        let several = if store.several { "in one step" } else { "one after the other" };
+        let (name, url) = (store.store, store.url);
+        writeln!(table, "| {name} | `{url}` | {} | {} | {several} |", has(store.shared), has(store.permits)).unwrap();
+    }
+    table
 }
 
 fn table() -> String {

@@ -14,7 +14,7 @@ use fencepost::registry;
 use fencepost_core::capabilities::Capabilities;
 
 pub use cluster::{ClusterSite, cluster, cluster_of_its_own};
-pub use etcd::{EtcdSite, etcd};
+pub use etcd::{EtcdSite, etcd, etcd_trio};
 pub use file::{FileSite, file};
 pub use memory::{MemorySite, memory};
 pub use postgres::{PostgresSite, postgres, postgres_session};

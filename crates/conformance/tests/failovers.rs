@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use fencepost_conformance::{
     Proof,
+    crowd::Crowd,
     holder::Holder,
     prove,
     site::Site,
-    sites::{self, ClusterSite, SentinelSite},
+    sites::{self, ClusterSite, EtcdSite, SentinelSite},
 };
 use fencepost_core::clock::{BootClock, sleep};
 
@@ -108,6 +109,75 @@ fn cluster_a_crash_of_a_master_is_not_noticed() {
                 site.set.await_other_master(slot, address);
             })
             .await;
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn etcd_a_crash_of_the_leader_is_not_noticed() {
+    prove(sites::etcd_trio(), holder(), |site: &EtcdSite| -> Proof<'_> {
+        Box::pin(async {
+            nobody_notices(site, || site.cluster.kill(site.cluster.wait_for_leader())).await;
+            Ok(())
+        })
+    });
+}
+
+/// For less than the TTL since the last keep-alive; what a longer one does is in the store's documentation.
+#[test]
+fn etcd_a_frozen_leader_is_not_noticed() {
+    prove(sites::etcd_trio(), holder(), |site: &EtcdSite| -> Proof<'_> {
+        Box::pin(async {
+            nobody_notices(site, || {
+                let leader = site.cluster.wait_for_leader();
+                site.cluster.pause(leader);
+                std::thread::sleep(Duration::from_secs(3));
+                site.cluster.resume(leader);
+            })
+            .await;
+            Ok(())
+        })
+    });
+}
+
+/// Eight processes take, hold and give back without a pause, while a leader is killed, another freezes, a follower
+/// freezes, and members come back. No lock has two holders, nobody starves, and nothing is left.
+#[test]
+fn etcd_a_crowd_is_served_through_faults() {
+    prove(sites::etcd_trio(), holder(), |site: &EtcdSite| -> Proof<'_> {
+        Box::pin(async {
+            let arena = tempfile::tempdir().expect("a directory");
+            let crowd = Crowd { tasks: 4, names: 4, millis: 14_000, arena: arena.path().to_owned() };
+            let mut processes = Vec::new();
+            for _ in 0..8 {
+                let (mut holder, crowd) = (Holder::start(site).await, crowd.clone());
+                processes.push(tokio::spawn(async move { holder.crowd(crowd).await }));
+            }
+            let pause = || sleep(&BootClock, Duration::from_secs(2));
+            let cluster = &site.cluster;
+            pause().await;
+            let leader = cluster.wait_for_leader();
+            cluster.kill(leader);
+            pause().await;
+            cluster.launch(leader);
+            pause().await;
+            let leader = cluster.wait_for_leader();
+            cluster.pause(leader);
+            pause().await;
+            cluster.resume(leader);
+            pause().await;
+            let follower = (cluster.wait_for_leader() + 1) % 3;
+            cluster.pause(follower);
+            pause().await;
+            cluster.resume(follower);
+            for process in processes {
+                let served = process.await.expect("the crowd ends");
+                assert!(served.errors.is_empty(), "{:?}", served.errors);
+                assert!(served.least >= 1, "a task starved while {} grants were made", served.grants);
+            }
+            let left = site.leftovers().await;
+            assert!(left.is_empty(), "{left:?}");
             Ok(())
         })
     });

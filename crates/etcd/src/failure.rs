@@ -89,6 +89,9 @@ impl Failure {
             )
         } else if text.contains("timed out") || text.contains("deadline") {
             unreachable(format!("{address} did not answer in time"))
+        } else if tls && text.contains("handshake") {
+            unreachable(format!("no TLS connection to {address}: {text}"))
+                .advise("it may be starting, or not speak TLS: `etcd:` is without")
         } else {
             unreachable(format!("no connection to {address}: {text}"))
         };
@@ -173,6 +176,20 @@ impl Failure {
         }
         let said = format!("the connection to etcd at {address} broke");
         Self::new(ErrorKind::Unavailable, Applied::Unknown, said).sort(Sort::Member)
+    }
+
+    /// The connection broke before anything had been answered on it: it may be no etcd, or one that wants something else.
+    pub(crate) fn before_any_answer(self, address: &str, tls: bool) -> Self {
+        if self.advice.is_some() || self.kind != ErrorKind::Unavailable {
+            return self;
+        }
+        let said = format!("{address} closed the connection before it answered anything");
+        let failure = Self::new(ErrorKind::Unavailable, self.applied, said).sort(self.sort);
+        failure.advise(if tls {
+            "it may be starting, or demand a certificate of the client: `cert` and `key`"
+        } else {
+            "it may be starting, demand TLS (`etcds:`), or be another program: the client port is 2379 by default"
+        })
     }
 
     /// States that an earlier try of the same request may have taken effect.

@@ -5,7 +5,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -63,6 +66,8 @@ pub(crate) struct Connection {
     pub(crate) channel: Channel,
     pub(crate) generation: u64,
     pub(crate) address: Arc<str>,
+    /// Whether anything has been answered on it.
+    proven: Arc<AtomicBool>,
     token: Option<MetadataValue<Ascii>>,
 }
 
@@ -150,10 +155,15 @@ impl Link {
                 Ok(connection) => connection,
                 Err(failure) => return Err(failure.after_unclear(unclear)),
             };
-            let (generation, address) = (connection.generation, connection.address.clone());
+            let (generation, address, proven) =
+                (connection.generation, connection.address.clone(), connection.proven.clone());
             let failure = match tokio::time::timeout(self.timeout, send(connection)).await {
-                Ok(Ok(answer)) => return Ok(Answer { message: answer.into_inner(), unclear }),
-                Ok(Err(status)) => Failure::answered(&status, &address),
+                Ok(Ok(answer)) => {
+                    proven.store(true, Relaxed);
+                    return Ok(Answer { message: answer.into_inner(), unclear });
+                }
+                Ok(Err(status)) if proven.load(Relaxed) => Failure::answered(&status, &address),
+                Ok(Err(status)) => Failure::answered(&status, &address).before_any_answer(&address, self.tls),
                 Err(_) => Failure::no_answer(&address, Applied::Unknown),
             };
             unclear |= failure.applied == Applied::Unknown;
@@ -296,7 +306,8 @@ impl Link {
         }
         (current.member, current.generation) = (member, current.generation + 1);
         let address = self.members[member].0.as_str().into();
-        let connection = Connection { channel, generation: current.generation, address, token };
+        let proven = Arc::new(AtomicBool::new(token.is_some()));
+        let connection = Connection { channel, generation: current.generation, address, proven, token };
         current.connection = Some(connection.clone());
         self.generations.send_replace(current.generation);
         Ok(connection)

@@ -34,6 +34,17 @@ use crate::{
 /// A waiter looks for itself after this, should no watch have told it.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
+/// An outage that a waiter bridges before it tells its client.
+const BRIDGED: Duration = Duration::from_secs(5);
+
+/// Whose turn it is.
+enum Turn {
+    Ours(Grant),
+    After(Place, Arc<Session>),
+    /// Look again.
+    Unsettled,
+}
+
 /// Locks in an etcd cluster. Of the class [`Correctness`]: the fence is the create revision of the holder's key.
 ///
 /// Dropping it ends its background work; grants then end by their TTL.
@@ -72,7 +83,8 @@ impl EtcdStore {
         let link = Arc::new(Link::new(config, clock.clone())?);
         let keys = Keys::new(namespace, config.recipe);
         let greeting = link.range(below(&keys.all()).bare().limited(1)).await;
-        greeting.map_err(|failure| failure.error(Operation::Open, None))?;
+        // Nothing was changed, whatever went wrong.
+        greeting.map_err(|failure| failure.error(Operation::Open, None).not_applied())?;
         let ledger = Arc::new(Ledger::default());
         let sessions = Sessions::new(link.clone(), keys.clone(), clock.clone(), ledger.clone());
         let ears = Ears::open(link.clone(), ledger.clone(), clock.clone());
@@ -133,48 +145,29 @@ impl EtcdStore {
     async fn wait_for_turn(&self, claim: &Claim, name: &LockName) -> Result<Grant, Failure> {
         let mut pauses = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         let mut place: Option<Place> = None;
+        let mut outage = None;
         loop {
-            let since = self.clock.now();
             self.queue.ledger.unattended(claim.owner(), None);
-            let Some(session) = self.queue.ledger.session(claim.owner()).filter(|session| !session.is_lost()) else {
-                // Its session ended, and its place in the queue with it, or nobody has claimed it yet.
-                match self.queue.take_place(claim).await? {
-                    Taken { standing: Standing::First { own, seen }, session, .. } => {
-                        return self.believe(claim, &own, seen, &session);
-                    }
-                    _ => continue,
-                }
-            };
-            // Confirmed in one go: that the claim is there and the first, and that the session lives (T1).
-            let created = place.as_ref().map(|place| place.created);
-            let standing = match created {
-                None => self.queue.look(name, claim.owner(), None).await?,
-                Some(_) => {
-                    let look = self.queue.look(name, claim.owner(), created);
-                    let (standing, kept) = tokio::join!(look, self.queue.sessions.kept(&session, since));
-                    match kept {
-                        Err(failure) if failure.sort == Sort::SessionGone => continue,
-                        Err(failure) => return Err(failure),
-                        Ok(()) => standing?,
-                    }
-                }
-            };
-            let next = match standing {
-                Standing::First { own, seen } => {
-                    if created.is_none() {
-                        self.queue.sessions.kept(&session, since).await?;
-                    }
-                    return self.believe(claim, &own, seen, &session);
-                }
-                Standing::Behind(next) => next,
-                Standing::Gone => {
-                    // Deleted by somebody: a new place, at the end.
+            let next = match self.look_whose_turn(claim, name, place.as_ref()).await {
+                Ok(Turn::Ours(grant)) => return Ok(grant),
+                Ok(Turn::After(next, session)) => (next, session),
+                Ok(Turn::Unsettled) => {
                     place = None;
-                    self.queue.take_place(claim).await?;
                     continue;
                 }
+                // Another member will lead, or the server come back: bridged for a while, with the place kept.
+                Err(failure) if failure.sort == Sort::Member => {
+                    let now = self.clock.now();
+                    if now.since(*outage.get_or_insert(now)) >= BRIDGED {
+                        return Err(failure);
+                    }
+                    clock::sleep(&*self.clock, pauses.pause()).await;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
             };
-            if place.as_ref().is_some_and(|place| place.before == next.before) {
+            let (next, session) = next;
+            if outage.take().is_none() && place.as_ref().is_some_and(|place| place.before == next.before) {
                 // Rung for nothing: the watch is in trouble.
                 clock::sleep(&*self.clock, pauses.pause()).await;
             }
@@ -185,6 +178,47 @@ impl EtcdStore {
                 () = session.lost() => {}
                 () = clock::sleep(&*self.clock, LOOK_AGAIN) => {}
             }
+        }
+    }
+
+    /// Whether it is this claim's turn. It is, when the cluster shows the claim to be there and the first, on a session
+    /// that lives as of after `since`: all three, in one go (T1).
+    async fn look_whose_turn(&self, claim: &Claim, name: &LockName, place: Option<&Place>) -> Result<Turn, Failure> {
+        let since = self.clock.now();
+        let session = self.queue.ledger.session(claim.owner()).filter(|session| !session.is_lost());
+        let Some(session) = session else {
+            // Its session ended, and its place in the queue with it, or nobody has claimed it yet.
+            return self.take_place_anew(claim).await;
+        };
+        let look = self.queue.look(name, claim.owner(), place.map(|place| place.created));
+        let standing = match place {
+            None => match look.await? {
+                // Nobody called: so it was its turn from the beginning, and the keep-alive is still to come.
+                first @ Standing::First { .. } => self.queue.sessions.kept(&session, since).await.map(|()| first),
+                other => Ok(other),
+            },
+            Some(_) => {
+                let (standing, kept) = tokio::join!(look, self.queue.sessions.kept(&session, since));
+                kept.and(standing)
+            }
+        };
+        match standing {
+            Ok(Standing::First { own, seen }) => self.believe(claim, &own, seen, &session).map(Turn::Ours),
+            Ok(Standing::Behind(next)) => Ok(Turn::After(next, session)),
+            // Deleted by somebody: a new place, at the end.
+            Ok(Standing::Gone) => self.take_place_anew(claim).await,
+            Err(failure) if failure.sort == Sort::SessionGone => Ok(Turn::Unsettled),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn take_place_anew(&self, claim: &Claim) -> Result<Turn, Failure> {
+        match self.queue.take_place(claim).await? {
+            Taken { standing: Standing::First { own, seen }, session, .. } => {
+                self.believe(claim, &own, seen, &session).map(Turn::Ours)
+            }
+            Taken { standing: Standing::Behind(next), session, .. } => Ok(Turn::After(next, session)),
+            Taken { standing: Standing::Gone, .. } => Ok(Turn::Unsettled),
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn begin(sessions: &Arc<Sessions>) {
 async fn sweep(sessions: Arc<Sessions>) {
     let mut closed = sessions.closed.subscribe();
     // Whoever gives back himself may take two tries of every member.
-    let limits = Limits { not_renewed: EVERY / 4, unattended: UNATTENDED, leaving: sessions.link.timeout * 4 };
+    let limits = Limits { not_renewed: EVERY / 4, unattended: UNATTENDED, leaving: sessions.link.timeout * 2 };
     loop {
         tokio::select! {
             _ = closed.wait_for(|closed| *closed) => return,

@@ -180,7 +180,10 @@ impl EtcdCluster {
         let path = self.directory.path().join("snapshot.db");
         let address = self.members[0].client.to_string();
         let _ = std::fs::remove_file(&path);
-        self.etcdctl(&["--endpoints", &address, "snapshot", "save", &path.to_string_lossy()]);
+        let mut save = self.etcdctl_command(&["snapshot", "save", &path.to_string_lossy()]);
+        let output =
+            save.env("ETCDCTL_ENDPOINTS", address).output().expect("the package etcd-client must be installed");
+        assert!(output.status.success(), "etcdctl snapshot save: {}", complaint(&output));
         path
     }
 
@@ -199,7 +202,9 @@ impl EtcdCluster {
                 .map(str::to_owned);
             let whose = ["--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer].map(str::to_owned);
             let arguments: Vec<&str> = what.iter().chain(&whose).map(String::as_str).collect();
-            self.etcdctl(&arguments);
+            let mut restore = self.etcdctl_command(&arguments);
+            let output = restore.env_remove("ETCDCTL_ENDPOINTS").output().expect("the package etcd-client");
+            assert!(output.status.success(), "etcdctl snapshot restore: {}", complaint(&output));
             *member.data() = data;
         }
         (0..self.members.len()).for_each(|member| self.spawn(member));

@@ -3,16 +3,26 @@ use fencepost_servers::{EtcdCluster, Network};
 
 use crate::site::{DoesNotApply, Server, Site, Tampering, Verdict};
 
-/// An etcd of one member of its own, and a network in front of it for those who ask for one.
+/// An etcd of its own, and a network in front of its first member for those who ask for one.
 #[derive(Debug)]
 pub struct EtcdSite {
-    cluster: EtcdCluster,
+    /// The cluster.
+    pub cluster: EtcdCluster,
     network: Network,
 }
 
 /// A fresh server.
 pub async fn etcd() -> EtcdSite {
-    let cluster = EtcdCluster::start(1);
+    of(1).await
+}
+
+/// A fresh cluster of three members.
+pub async fn etcd_trio() -> EtcdSite {
+    of(3).await
+}
+
+async fn of(members: usize) -> EtcdSite {
+    let cluster = EtcdCluster::start(members);
     let network = Network::before(cluster.address(0)).await.expect("a free port");
     EtcdSite { cluster, network }
 }

@@ -1,0 +1,260 @@
+//! Three members: leaders that die and freeze, members that are lost, no majority, requests that come late.
+
+use fencepost_core::{
+    claim::{Claimed, Patience, Release, Renewal},
+    clock::{BootClock, Clock, sleep},
+    error::{Applied, ErrorKind},
+    store::Store,
+};
+use fencepost_servers::EtcdCluster;
+
+use super::*;
+
+/// Longer than an election and two tries of a call.
+const FAILOVER: Duration = Duration::from_secs(15);
+
+/// Holds and waits through what `happens`, and then hands over.
+async fn survives(cluster: &EtcdCluster, happens: impl FnOnce(usize)) {
+    let (a, b) = (client(cluster).await, client(cluster).await);
+    let mut losses = losses(&a);
+    let held = claim("x", TTL);
+    let fence = granted(&a, &held).await.fence;
+    let waiter = claim("x", TTL);
+    let turn = queue(&b, &waiter).await;
+    happens(cluster.wait_for_leader());
+    within(FAILOVER, "it is renewed", async {
+        while !matches!(renew(&a, &held).await, Ok(Renewal::Renewed { .. })) {
+            sleep(&BootClock, ms(50)).await;
+        }
+    })
+    .await;
+    let other = claim("y", TTL);
+    within(FAILOVER, "another lock is taken", async {
+        while !matches!(a.claim(&other, Patience::Once).await, Ok(Claimed::Granted(_))) {
+            sleep(&BootClock, ms(50)).await;
+        }
+    })
+    .await;
+    assert!(losses.try_recv().is_err(), "a change of the leader is no loss");
+    assert!(!turn.is_finished(), "the lock is still held");
+    within(FAILOVER, "it is given back", async { while a.release(&held.holding).await.is_err() {} }).await;
+    let grant = match within(FAILOVER, "the turn comes", turn).await.unwrap() {
+        Ok(grant) => grant,
+        // As the client does: the same claim again.
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            within(FAILOVER, "the turn comes", async {
+                loop {
+                    match b.claim(&waiter, Patience::Queue).await {
+                        Ok(Claimed::Granted(grant)) => return grant,
+                        Ok(_) => {
+                            if let Ok(grant) = b.turn(&waiter).await {
+                                return grant;
+                            }
+                        }
+                        Err(_) => sleep(&BootClock, ms(50)).await,
+                    }
+                }
+            })
+            .await
+        }
+    };
+    assert!(grant.fence > fence);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_killed() {
+    let cluster = EtcdCluster::start(3);
+    survives(&cluster, |leader| cluster.kill(leader)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_freezes() {
+    let cluster = EtcdCluster::start(3);
+    survives(&cluster, |leader| cluster.pause(leader)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_killed_and_comes_back() {
+    let cluster = EtcdCluster::start(3);
+    survives(&cluster, |leader| {
+        let follower = (leader + 1) % 3;
+        cluster.kill(follower);
+        cluster.launch(follower);
+    })
+    .await;
+}
+
+/// The client's own member loses the others: it must refuse, and the client go to one that does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_cut_off_from_the_others_is_left() {
+    let cluster = EtcdCluster::start(3);
+    let leader = cluster.wait_for_leader();
+    let follower = (leader + 1) % 3;
+    let third = (leader + 2) % 3;
+    // It alone, first: what it is connected to is known then.
+    let store = open(&format!("etcd://{},{}", cluster.address(follower), cluster.address(leader))).await.unwrap();
+    let held = take(&store, "x", TTL).await;
+    let turn = queue(&store, &claim("x", TTL)).await;
+    cluster.pause(leader);
+    cluster.pause(third);
+    eventually(FAILOVER, "the follower has no leader", async || {
+        cluster.metric(follower, "etcd_server_has_leader") == Some(0.0)
+    })
+    .await;
+    let error = within(FAILOVER, "an answer", store.claim(&claim("y", TTL), Patience::Once)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    cluster.resume(leader);
+    cluster.resume(third);
+    within(FAILOVER, "it goes on", async {
+        while !matches!(renew(&store, &held).await, Ok(Renewal::Renewed { .. })) {
+            sleep(&BootClock, ms(50)).await;
+        }
+    })
+    .await;
+    turn.abort();
+}
+
+/// Every call ends, the outcome is told apart from "busy", and what was held is still held when they are back.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_every_call_ends_and_nothing_is_lost() {
+    let cluster = EtcdCluster::start(3);
+    let store = client(&cluster).await;
+    let mut losses = losses(&store);
+    let held = take(&store, "x", TTL).await;
+    cluster.kill(0);
+    cluster.kill(1);
+    let limit = Duration::from_secs(12);
+    for _ in 0..2 {
+        let error = within(limit, "a claim ends", store.claim(&claim("y", TTL), Patience::Once)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let error = within(limit, "a renewal ends", renew(&store, &held)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let error = within(limit, "a listing ends", store.inspect(None)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let error = within(limit, "breaking ends", store.force(&name("x"), None)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    cluster.launch(0);
+    cluster.launch(1);
+    within(TTL, "it is renewed", async {
+        while !matches!(renew(&store, &held).await, Ok(Renewal::Renewed { .. })) {
+            sleep(&BootClock, ms(50)).await;
+        }
+    })
+    .await;
+    assert!(losses.try_recv().is_err(), "nothing was lost");
+    assert_eq!(release(&store, &held).await, Release::Released);
+}
+
+/// The first test of each call: a server that is stopped and says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_frozen_server_costs_the_limit_at_each_call() {
+    let cluster = EtcdCluster::start(1);
+    let url = format!("{}?timeout=400ms&connect_timeout=400ms", cluster.url());
+    let store = open(&url).await.unwrap();
+    let (held, queued) = (take(&store, "x", TTL).await, claim("x", TTL));
+    let turn = queue(&store, &queued).await;
+    cluster.pause(0);
+    let limit = ms(2500);
+    let lost = claim("y", TTL);
+    let error = within(limit, "claim", store.claim(&lost, Patience::Once)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{error}");
+    within(limit, "claim", store.claim(&claim("z", TTL), Patience::Queue)).await.unwrap_err();
+    within(limit, "renew", renew(&store, &held)).await.unwrap_err();
+    within(limit, "inspect", store.inspect(None)).await.unwrap_err();
+    within(limit, "force", store.force(&name("x"), None)).await.unwrap_err();
+    within(limit, "release", store.release(&held.holding)).await.unwrap_err();
+    within(limit, "a new session", store.claim(&claim("z", TTL * 3), Patience::Once)).await.unwrap_err();
+    within(limit, "open", open(&url)).await.unwrap_err();
+    let told = within(SOON * 2, "a waiter is told, too", turn).await.unwrap();
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::Unavailable);
+    cluster.resume(0);
+    // What it took or gave back while nobody heard the answer is cleared up by the same owner values.
+    for claim in [&lost, &held, &queued] {
+        within(SOON * 2, "it answers again", async { while store.release(&claim.holding).await.is_err() {} }).await;
+    }
+    eventually(SOON * 2, "nothing is left", async || {
+        store.inspect(None).await.is_ok_and(|locks| locks.iter().all(|lock| lock.name == name("z")))
+    })
+    .await;
+    within(limit, "closing ends", async {
+        cluster.pause(0);
+        store.close().await;
+    })
+    .await;
+    cluster.resume(0);
+}
+
+/// A frozen member carries out a claim when it wakes, long after the client has given it back through another member.
+/// On a shared session nothing would ever remove it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_carried_out_late_has_no_effect() {
+    let cluster = EtcdCluster::start(3);
+    let follower = (cluster.wait_for_leader() + 1) % 3;
+    let others: Vec<_> = (0..3).filter(|member| *member != follower).map(|member| cluster.address(member)).collect();
+    for round in 0..4 {
+        // Connected to the follower alone, with claims on their way to it that it never answers.
+        let url = format!("etcd://{}?timeout=300ms&connect_timeout=300ms", cluster.address(follower));
+        let store = open(&url).await.unwrap();
+        take(&store, &format!("warm-up-{round}"), TTL).await;
+        cluster.pause(follower);
+        let late: Vec<_> = (0..20).map(|number| claim(&format!("late-{round}-{number}"), TTL)).collect();
+        let claims = late.iter().map(|claim| store.claim(claim, Patience::Queue));
+        for outcome in futures_util::future::join_all(claims).await {
+            assert_eq!(outcome.unwrap_err().applied(), Applied::Unknown);
+        }
+        let releases = late.iter().map(|claim| store.release(&claim.holding));
+        futures_util::future::join_all(releases).await;
+        cluster.resume(follower);
+        for claim in &late {
+            within(FAILOVER, "it is given back", async { while store.release(&claim.holding).await.is_err() {} }).await;
+        }
+        // Whatever was still in its sockets has been carried out by now.
+        sleep(&BootClock, ms(500)).await;
+        let looking = open(&format!("etcd://{}", others[0])).await.unwrap();
+        let left: Vec<_> = looking.inspect(None).await.unwrap().into_iter().map(|lock| lock.name.to_string()).collect();
+        assert!(left.iter().all(|name| name.starts_with("warm-up")), "came back: {left:?}");
+    }
+}
+
+/// What the documentation says of it: fences repeat, so the counter must be made to pass the old one first.
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_a_restored_snapshot_rewinds_fences_until_the_counter_has_passed_them() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    let fence = async |store: &EtcdStore| {
+        let mine = claim("x", TTL);
+        let fence = granted(store, &mine).await.fence.unwrap().get();
+        release(store, &mine).await;
+        fence
+    };
+    fence(&store).await;
+    let snapshot = cluster.snapshot();
+    for _ in 0..10 {
+        fence(&store).await;
+    }
+    let newest = fence(&store).await;
+    cluster.restore(&snapshot);
+    let store = client(&cluster).await;
+    let rewound = fence(&store).await;
+    assert!(rewound <= newest, "{rewound} after {newest}: the documentation can be relaxed");
+    for _ in rewound..newest {
+        cluster.etcdctl(&["put", "bump", "x"]);
+    }
+    assert!(fence(&store).await > newest);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_dead_server_is_unavailable_at_once() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    take(&store, "warm-up", TTL).await;
+    cluster.kill(0);
+    let before = BootClock.now();
+    for _ in 0..5 {
+        let error = within(SOON, "the refusal", store.claim(&claim("x", TTL), Patience::Once)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+    assert!(BootClock.now().since(before) < SOON);
+}

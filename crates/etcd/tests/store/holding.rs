@@ -1,0 +1,175 @@
+//! Sessions: shared by many locks, lost at once, and open again.
+
+use fencepost_core::{
+    claim::{LossReason, Release, Renewal},
+    clock::{BootClock, sleep},
+    error::ErrorKind,
+    store::Store,
+};
+use fencepost_servers::{EtcdCluster, Network, Weather};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_session_serves_all_locks_of_a_client_and_ttl() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    for number in 0..50 {
+        take(&store, &format!("{number}"), TTL).await;
+    }
+    assert_eq!(sessions(&cluster).len(), 1);
+    take(&store, "other", TTL * 2).await;
+    assert_eq!(sessions(&cluster).len(), 2, "another TTL is another session");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_lock_costs_two_commits_and_nothing_else() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    let cycle = async || {
+        let mine = take(&store, "x", TTL * 100).await;
+        assert_eq!(release(&store, &mine).await, Release::Released);
+    };
+    cycle().await; // opens the session
+    let commits = || cluster.metric(0, "etcd_server_proposals_committed_total").unwrap();
+    let before = commits();
+    for _ in 0..50 {
+        cycle().await;
+    }
+    assert_eq!(commits() - before, 100.0);
+}
+
+/// What was granted counts, not what was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ttl_below_the_servers_least_shows_what_was_granted() {
+    let cluster = EtcdCluster::start_with(1, &["--heartbeat-interval", "100", "--election-timeout", "1000"]);
+    let store = client(&cluster).await;
+    let mine = claim("x", ms(300));
+    let granted = granted(&store, &mine).await;
+    assert_eq!(granted.ttl, Some(ms(2000)), "half as much again as the election timeout, in whole seconds");
+    let shown = store.inspect(Some(&name("x"))).await.unwrap()[0].holders[0].expires_in.unwrap();
+    assert!(shown > ms(300) && shown <= ms(2000), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l1_a_session_revoked_by_an_administrator_is_lost_to_a_thousand_holders() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    let mut losses = losses(&store);
+    let mut held = std::collections::HashSet::new();
+    for number in 0..1000 {
+        held.insert(take(&store, &format!("{number}"), TTL).await.holding.owner);
+    }
+    for session in sessions(&cluster) {
+        cluster.etcdctl(&["lease", "revoke", &session]);
+    }
+    within(SOON * 2, "all are told", async {
+        while !held.is_empty() {
+            let (owner, reason) = losses.recv().await.unwrap();
+            assert!(matches!(reason, LossReason::Deleted | LossReason::SessionExpired), "{reason:?}");
+            held.remove(&owner);
+        }
+    })
+    .await;
+    // The client is as good as before, without being built anew.
+    let again = within(SOON, "a new session", take(&store, "7", TTL)).await;
+    assert!(matches!(renew(&store, &again).await.unwrap(), Renewal::Renewed { .. }));
+}
+
+/// A key that cannot be deleted would stay for as long as the session: the session goes instead, and all are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_is_never_confirmed_ends_the_session_and_tells_all_its_holders() {
+    let cluster = EtcdCluster::start(1);
+    for step in [
+        "user add root:secret",
+        "role add root",
+        "user grant-role root root",
+        "user add app:pass",
+        "role add locks",
+        "role grant-permission locks --prefix=true readwrite fencepost/",
+        "user grant-role app locks",
+        "auth enable",
+    ] {
+        cluster.etcdctl(&step.split(' ').collect::<Vec<_>>());
+    }
+    let store = open(&format!("etcd://app:pass@{}", cluster.address(0))).await.unwrap();
+    let mut losses = losses(&store);
+    let ttl = ms(3000);
+    let (stuck, other) = (take(&store, "x", ttl).await, take(&store, "y", ttl).await);
+    let root = ["--user", "root:secret"];
+    let as_root = |step: &str| cluster.etcdctl(&root.into_iter().chain(step.split(' ')).collect::<Vec<_>>());
+    as_root("role grant-permission locks --prefix=true read fencepost/");
+    // The other is renewed all the time, as a client would.
+    let renewing = tokio::spawn({
+        let (store, other) = (store.clone(), other.clone());
+        async move {
+            loop {
+                let _ = renew(&store, &other).await;
+                sleep(&BootClock, ttl / 4).await;
+            }
+        }
+    });
+    let error = store.release(&stuck.holding).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    let (owner, reason) = within(ttl * 2 + SOON * 2, "the other is told", losses.recv()).await.unwrap();
+    assert_eq!((owner, reason), (other.holding.owner, LossReason::SessionExpired));
+    renewing.abort();
+    eventually(ttl + SOON, "the cluster frees both", async || {
+        as_root("get --prefix fencepost/ --keys-only").is_empty()
+    })
+    .await;
+}
+
+/// A write to the key without its lease would leave the lock held for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn l4_a_holder_hears_of_a_write_to_its_key() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    let mut losses = losses(&store);
+    let mine = take(&store, "x", TTL).await;
+    let key = keys(&cluster, "fencepost/locks/x/").remove(0);
+    cluster.etcdctl(&["put", &key, "somebody else's"]);
+    let lost = within(SOON, "it is told", losses.recv()).await.unwrap();
+    assert_eq!(lost, (mine.holding.owner, LossReason::TakenOver));
+    assert!(matches!(renew(&store, &mine).await.unwrap(), Renewal::Lost(LossReason::TakenOver)));
+    assert_eq!(release(&store, &mine).await, Release::Released);
+    assert_eq!(keys(&cluster, "fencepost/locks/"), Vec::<String>::new());
+}
+
+/// The stream of watches breaks, and what it would look back to is compacted away meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn l4_a_deletion_is_heard_after_a_broken_stream_and_a_compaction() {
+    let cluster = EtcdCluster::start(1);
+    let network = Network::before(cluster.address(0)).await.unwrap();
+    let store = open(&format!("etcd://{}", network.address)).await.unwrap();
+    let mut losses = losses(&store);
+    let (deleted, kept) = (take(&store, "x", TTL).await, take(&store, "y", TTL).await);
+    let waiting = queue(&store, &claim("y", TTL)).await;
+    sleep(&BootClock, ms(200)).await; // the holders' watches have begun
+    network.set(Weather::Cut);
+    cluster.etcdctl(&["del", &keys(&cluster, "fencepost/locks/x/")[0]]);
+    for _ in 0..20 {
+        cluster.etcdctl(&["put", "noise", "x"]);
+    }
+    let status = cluster.etcdctl(&["endpoint", "status", "-w", "fields"]);
+    let revision = status.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap().to_owned();
+    cluster.etcdctl(&["compact", revision.trim()]);
+    network.set(Weather::Fair);
+    let lost = within(SOON * 2, "it is told", losses.recv()).await.unwrap();
+    assert_eq!(lost, (deleted.holding.owner, LossReason::Deleted));
+    assert!(matches!(renew(&store, &kept).await.unwrap(), Renewal::Renewed { .. }));
+    assert_eq!(release(&store, &kept).await, Release::Released);
+    within(SOON * 2, "the waiter has its turn", waiting).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_ends_a_session_that_nothing_hangs_on() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    let mine = take(&store, "x", TTL).await;
+    release(&store, &mine).await;
+    assert_eq!(sessions(&cluster).len(), 1);
+    store.close().await;
+    assert_eq!(sessions(&cluster).len(), 0);
+    assert_eq!(store.release(&mine.holding).await.unwrap_err().kind(), ErrorKind::Closed);
+}

@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     fence::Fence,
     name::LockName,
-    store::{BoxFuture, LossReporter, Store},
+    store::{BoxFuture, Guard, LossReporter, Store},
 };
 
 /// What a store does differently from the one it stands around. It is a [`Store`] by that: every verb that it does not
@@ -83,6 +83,11 @@ pub trait StoreLayer: fmt::Debug + Send + Sync + 'static {
         self.inner().descriptor(holding)
     }
 
+    /// See [`Store::guard`].
+    fn guard(&self, holding: &Holding) -> Option<Guard> {
+        self.inner().guard(holding)
+    }
+
     /// See [`Store::close`].
     fn close(&self) -> BoxFuture<'_, ()> {
         self.inner().close()
@@ -137,6 +142,10 @@ impl<L: StoreLayer> Store for L {
     #[cfg(unix)]
     fn descriptor(&self, holding: &Holding) -> Option<std::io::Result<OwnedFd>> {
         StoreLayer::descriptor(self, holding)
+    }
+
+    fn guard(&self, holding: &Holding) -> Option<Guard> {
+        StoreLayer::guard(self, holding)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -1,6 +1,6 @@
 //! The contract between the primitives and a store.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
 
 use tokio::sync::{Notify, mpsc};
 
@@ -16,6 +16,9 @@ use crate::{
 
 /// A boxed future, so that the trait can be used as an object.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A condition in a store's own terms, see [`Store::guard`]. Neither the core nor a primitive knows any.
+pub type Guard = Box<dyn Any + Send + Sync>;
 
 /// A place where locks live.
 ///
@@ -97,6 +100,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// descriptor. It is handed out on request only: a child that inherits it keeps the lock.
     #[cfg(unix)]
     fn descriptor(&self, holding: &Holding) -> Option<std::io::Result<std::os::fd::OwnedFd>> {
+        let _ = holding;
+        None
+    }
+
+    /// The condition under which the grant holds, in the store's own terms: for a transaction of the caller's own in the
+    /// same store, which then takes effect only while the lock is held. `None` where the store has no such condition,
+    /// or the grant is not held here. What type it is says the store's documentation.
+    fn guard(&self, holding: &Holding) -> Option<Guard> {
         let _ = holding;
         None
     }

@@ -30,7 +30,7 @@ enum Stage {
     /// Asked for, or waiting in the queue. Somebody must look after it since then; `None` while nothing is to be done.
     Wanted { unattended: Option<Moment> },
     /// Held until then unless renewed, and seen in the store as of a revision.
-    Held { until: Moment, seen: i64 },
+    Held { until: Moment, seen: i64, created: i64 },
     /// Being given back since then.
     Leaving { since: Moment },
 }
@@ -116,11 +116,11 @@ impl Ledger {
 
     /// It is held until then unless renewed, as of this revision. `false` when its session has been lost by now, or it
     /// is being given back.
-    pub(crate) fn hold(&self, owner: &Owner, until: Moment, seen: i64) -> bool {
+    pub(crate) fn hold(&self, owner: &Owner, until: Moment, created: i64, seen: i64) -> bool {
         let held = self.change(owner, |entry| {
             let sound = !entry.session.is_lost() && !matches!(entry.stage, Stage::Leaving { .. });
             if sound {
-                entry.stage = Stage::Held { until, seen };
+                entry.stage = Stage::Held { until, seen, created };
             }
             sound
         });
@@ -158,6 +158,14 @@ impl Ledger {
     pub(crate) fn seen_at(&self, owner: &Owner) -> Option<i64> {
         match self.lock().get(owner)?.stage {
             Stage::Held { seen, .. } => Some(seen),
+            _ => None,
+        }
+    }
+
+    /// The key of a claim that is held, and the revision that created it.
+    pub(crate) fn key(&self, owner: &Owner) -> Option<(Arc<[u8]>, i64)> {
+        match self.lock().get(owner)? {
+            Entry { key, stage: Stage::Held { created, .. }, .. } => Some((key.clone(), *created)),
             _ => None,
         }
     }

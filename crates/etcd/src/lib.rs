@@ -19,6 +19,11 @@
 //!   its whole TTL anew.
 //! - *Connections*: one, to one member. When it breaks or its member has lost its leader, the next one is tried.
 //!
+//! # Data beside the lock
+//!
+//! [`EtcdGuard`], which a lease's `guard` answers, is the condition for a transaction of your own in the same cluster: it
+//! takes effect only while the lock is held. `examples/guarded.rs` shows it.
+//!
 //! # Rights
 //!
 //! With authentication, a user needs `readwrite` on all keys that begin with `NAMESPACE/`:
@@ -46,6 +51,7 @@ mod cells;
 mod config;
 mod ears;
 mod failure;
+mod guard;
 mod keys;
 mod ledger;
 mod link;
@@ -68,6 +74,7 @@ use fencepost_core::{
 
 pub use crate::{
     config::{EtcdConfig, Recipe, Tls},
+    guard::EtcdGuard,
     store::EtcdStore,
 };
 

@@ -21,7 +21,7 @@ use crate::{
     link::Link,
     record::Record,
     session::{Session, Sessions},
-    sweep,
+    survey, sweep,
 };
 
 /// The queues of all locks, as one client sees them.
@@ -115,7 +115,10 @@ impl Queue {
             match oldest {
                 Some(kv) if self.keys.is_claim(&prefix, &kv.key) => {
                     self.ledger.forget(claim.owner());
-                    let busy = Busy { holder: Some(Record::read(&kv, self.recipe)?.holder(&kv)), ahead: None };
+                    let mut holder = Record::read(&kv, self.recipe)?.holder(&kv);
+                    // For people, who can do without it when the cluster does not tell.
+                    holder.expires_in = survey::time_left_of(self, kv.lease).await.ok().flatten();
+                    let busy = Busy { holder: Some(holder), ahead: None };
                     return Ok(Taken { standing: Standing::Gone, session, busy });
                 }
                 // Only strays lie there: the queue decides.

@@ -6,13 +6,13 @@ use fencepost_core::{
     backoff::Backoff,
     capabilities::Capabilities,
     cells::Cells,
-    claim::{Busy, Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
     clock::{self, BootClock, Clock},
     error::{Applied, Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
     purpose::{Correctness, TypedStore},
-    store::{BoxFuture, LossReporter, Store},
+    store::{BoxFuture, Guard, LossReporter, Store},
 };
 use futures_util::future::join_all;
 
@@ -21,6 +21,7 @@ use crate::{
     config::EtcdConfig,
     ears::Ears,
     failure::{Failure, Sort},
+    guard::EtcdGuard,
     keys::Keys,
     ledger::Ledger,
     link::Link,
@@ -116,21 +117,17 @@ impl EtcdStore {
             Standing::First { own, seen } => {
                 self.believe(claim, &own, seen, &session).map(Claimed::Granted).map_err(failed)
             }
-            Standing::Behind(_) => Ok(Claimed::Queued(self.with_expiry(busy).await)),
-            Standing::Gone => Ok(Claimed::Busy(self.with_expiry(busy).await)),
+            Standing::Behind(_) => Ok(Claimed::Queued(busy)),
+            Standing::Gone => Ok(Claimed::Busy(busy)),
         }
-    }
-
-    /// For people, who can do without it when the cluster does not tell.
-    async fn with_expiry(&self, busy: Busy) -> Busy {
-        busy
     }
 
     /// The claim was seen to be the first. What it counts from is the session's (T1).
     fn believe(&self, claim: &Claim, own: &KeyValue, seen: i64, session: &Arc<Session>) -> Result<Grant, Failure> {
         let (counted_from, ttl) = session.granted();
         // An old session's claim must not be believed: nobody keeps it alive.
-        if own.lease != session.id || !self.queue.ledger.hold(claim.owner(), counted_from.moment().after(ttl), seen) {
+        let until = counted_from.moment().after(ttl);
+        if own.lease != session.id || !self.queue.ledger.hold(claim.owner(), until, own.create_revision, seen) {
             return Err(Failure::session_lost());
         }
         self.ears.holding(*claim.owner(), own.key.as_slice().into());
@@ -310,6 +307,11 @@ impl Store for EtcdStore {
 
     fn report_losses(&self, to: LossReporter) {
         self.queue.ledger.report_to(to);
+    }
+
+    fn guard(&self, holding: &Holding) -> Option<Guard> {
+        let (key, create_revision) = self.queue.ledger.key(&holding.owner)?;
+        Some(Box::new(EtcdGuard { key: key.to_vec(), create_revision }))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -95,7 +95,7 @@ async fn time_left(
     Ok(left)
 }
 
-async fn time_left_of(queue: &Queue, lease: i64) -> Result<Option<Duration>, Failure> {
+pub(crate) async fn time_left_of(queue: &Queue, lease: i64) -> Result<Option<Duration>, Failure> {
     let asked = LeaseTimeToLiveRequest { id: lease, keys: false };
     let answer = queue.link.ask(|connection| async move {
         let request = connection.request(asked);

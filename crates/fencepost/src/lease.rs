@@ -1,6 +1,6 @@
 //! The guard of a lock that is held.
 
-use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{any::Any, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use fencepost_core::{
     backoff::Backoff,
@@ -272,6 +272,17 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
         };
         self.giving_back = GivingBack::Done;
         Ok(answer)
+    }
+
+    /// The condition under which this grant holds, in the store's own terms: for a transaction of your own in the same
+    /// store. It takes effect only while the lock is held, so that data beside the lock need no fence. `None` on a store
+    /// that has another kind of guard or none, and once the lease is lost or being given back.
+    ///
+    /// The stores' documentation names the types, for etcd `fencepost_etcd::EtcdGuard`.
+    pub fn guard<G: Any>(&self) -> Option<G> {
+        self.check().ok()?;
+        let guard = self.client.store.guard(&self.held.claim.holding)?;
+        guard.downcast().ok().map(|guard| *guard)
     }
 
     /// A descriptor that keeps the lock for as long as any process has it open, on stores where the lock is one:

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
 mod faults;
+mod guarded;
 mod holding;
 mod opening;
 mod queue;

@@ -1,6 +1,10 @@
 //! What the store over an etcd cluster could get wrong.
 
-use super::{Bug, suite};
+use super::{Bug, Test, suite};
+
+const fn store(name: &'static str) -> Test {
+    Test { package: "fencepost-etcd", target: &["--test", "store"], name }
+}
 
 pub(crate) const BUGS: &[Bug] = &[
     Bug {
@@ -70,5 +74,65 @@ pub(crate) const BUGS: &[Bug] = &[
         find: "        let (counted_from, ttl) = session.granted();\n        // An old",
         replace: "        let (counted_from, ttl) = session.granted();\n        let counted_from = fencepost_core::clock::Sent::at(fencepost_core::clock::Moment::from_nanos(\n            counted_from.moment().as_nanos().saturating_sub(2_000_000_000),\n        ));\n        // An old",
         test: suite("etcd::t1_a_handed_over_grant_counts_from_its_confirmation"),
+    },
+    Bug {
+        name: "etcd: a waiter that is called does not look for its own claim",
+        rule: "W1",
+        file: "crates/etcd/src/queue.rs",
+        find: "(None, _) => return Ok(Standing::Gone),",
+        replace: "(None, _) => {
+                    let lease = self.ledger.session(owner).map_or(0, |session| session.id);
+                    let own = KeyValue { key, create_revision: created, lease, ..Default::default() };
+                    return Ok(Standing::First { own, seen });
+                }",
+        test: store("queue::w1_a_waiter_whose_own_claim_is_gone_does_not_believe_in_its_turn"),
+    },
+    Bug {
+        name: "etcd: a claim on another session's lease is believed",
+        rule: "O2",
+        file: "crates/etcd/src/store.rs",
+        find: "if own.lease != session.id || !self",
+        replace: "if !self",
+        test: store("queue::w1_a_claim_on_another_lease_is_not_believed"),
+    },
+    Bug {
+        name: "etcd: a claim of unknown outcome is given back without raising the barrier",
+        rule: "C1",
+        file: "crates/etcd/src/session.rs",
+        find: "if leaving.unclear && !session.is_lost() {",
+        replace: "if false {",
+        test: store("faults::a_claim_that_is_carried_out_late_has_no_effect"),
+    },
+    Bug {
+        name: "etcd: a stray key below a lock's prefix blocks it",
+        rule: "C3",
+        file: "crates/etcd/src/queue.rs",
+        find: "if self.keys.is_claim(&prefix, &kv.key) {\n                before",
+        replace: "if true {\n                before",
+        test: store("queue::strays_neither_block_nor_count"),
+    },
+    Bug {
+        name: "etcd: a write to a holder's key is not noticed",
+        rule: "L4",
+        file: "crates/etcd/src/ears.rs",
+        find: "if !ours {",
+        replace: "if false {",
+        test: store("holding::l4_a_holder_hears_of_a_write_to_its_key"),
+    },
+    Bug {
+        name: "etcd: a holder whose watch was compacted away is told nothing",
+        rule: "L4",
+        file: "crates/etcd/src/ears.rs",
+        find: "Listener::Holder(_) => self.read_soon(id),",
+        replace: "Listener::Holder(_) => {}",
+        test: store("holding::l4_a_deletion_is_heard_after_a_broken_stream_and_a_compaction"),
+    },
+    Bug {
+        name: "etcd: a release that is never confirmed leaves the lock held for as long as the client lives",
+        rule: "O3",
+        file: "crates/etcd/src/sweep.rs",
+        find: "        sessions.lose(&leaving.session);\n        sessions.revoke(&leaving.session).await;",
+        replace: "",
+        test: store("holding::a_release_that_is_never_confirmed_ends_the_session_and_tells_all_its_holders"),
     },
 ];

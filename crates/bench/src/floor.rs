@@ -1,9 +1,10 @@
 //! The bare store: what each family's own calls cost without Fencepost.
 
 pub(crate) mod directory;
+pub(crate) mod etcd;
 pub(crate) mod redis;
 
-use std::{fmt, future::Future, path::Path, pin::Pin};
+use std::{fmt, future::Future, pin::Pin, process::Command};
 
 use fencepost::{Error, Namespace, clock::Moment, url::StoreUrl};
 
@@ -23,8 +24,14 @@ pub(crate) trait Floor: fmt::Debug {
     /// What the server has done so far, this question left out; `None` where there is no server.
     fn commands(&self) -> Measuring<'_, Option<Commands>>;
 
-    /// The directory of the run's locks, where the store is one.
-    fn directory(&self) -> Option<&Path> {
+    /// What [`Commands`] counts on this store: what is sent for hand-overs and renewals, and all there is.
+    fn counted(&self) -> [&'static str; 2] {
+        ["script calls", "commands with those inside"]
+    }
+
+    /// What people use instead of `fencepost run NAME -- true` on this store, and by how many ms more ours may take.
+    fn beside(&self, name: &str) -> Option<Beside> {
+        let _ = name;
         None
     }
 
@@ -50,6 +57,13 @@ pub(crate) struct Measured<'a> {
     pub(crate) at_once: bool,
 }
 
+/// A program that takes a lock, runs `true` and gives it back.
+pub(crate) struct Beside {
+    pub(crate) what: &'static str,
+    pub(crate) command: Command,
+    pub(crate) goal: Option<Goal>,
+}
+
 /// What a server has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Commands {
@@ -73,6 +87,10 @@ pub(crate) async fn of(url: &StoreUrl, namespace: &Namespace) -> Result<(Option<
             let floor = directory::DirectoryFloor::new(url.path())?;
             let namespace = floor.namespace().clone();
             Ok((Some(Box::new(floor)), namespace))
+        }
+        "etcd" => {
+            let floor = etcd::EtcdFloor::open(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
         }
         "redis" => {
             let floor = redis::RedisFloor::open(url.clone(), namespace).await?;

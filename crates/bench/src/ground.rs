@@ -1,11 +1,8 @@
 //! The store that a run works on, its floor, and the names that it uses.
 
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use fencepost::{
@@ -13,7 +10,7 @@ use fencepost::{
 };
 
 use crate::{
-    floor::{self, Commands, Floor},
+    floor::{self, Beside, Commands, Floor},
     plan::Plan,
     report::{Outcome, Report, SCHEMA},
 };
@@ -68,13 +65,18 @@ impl Ground {
         }
     }
 
-    pub(crate) fn namespace(&self) -> &Namespace {
-        &self.namespace
+    /// What people use instead of our command.
+    pub(crate) fn beside(&self, name: &str) -> Option<Beside> {
+        self.floor.as_ref()?.beside(name)
     }
 
-    /// The directory of this run's locks, where the store is one.
-    pub(crate) fn directory(&self) -> Option<&Path> {
-        self.floor.as_ref().and_then(|floor| floor.directory())
+    /// What the counts of [`commands`](Ground::commands) are of.
+    pub(crate) fn counted(&self) -> [&'static str; 2] {
+        self.floor.as_ref().map_or(["", ""], |floor| floor.counted())
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     pub(crate) fn finish(self, outcomes: Vec<Outcome>) -> Report {

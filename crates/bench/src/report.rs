@@ -99,7 +99,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    pub(crate) fn new(name: &str, value: f64, unit: &'static str) -> Self {
+    pub(crate) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { name: name.into(), value, unit, goal: None, met: None }
     }
 

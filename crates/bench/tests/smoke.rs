@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::Locks;
 use fencepost_bench::{Outcome, Plan, Report, Work};
-use fencepost_servers::RedisServer;
+use fencepost_servers::{EtcdCluster, RedisServer};
 
 fn small(url: impl Into<String>) -> Plan {
     let total = Duration::from_millis(600);
@@ -68,6 +68,18 @@ async fn redis_is_measured_next_to_its_commands_and_left_clean() {
     assert!(figure(&report, "commands sent per 100 renewals") < 100.0, "many leases share a command");
     let locks = Locks::open(&server.url()).await.unwrap();
     assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
+}
+
+#[tokio::test]
+async fn etcd_is_measured_next_to_its_requests_and_left_clean() {
+    let cluster = EtcdCluster::start(1);
+    let report = measured(&small(cluster.url())).await;
+    assert_eq!(report.outcomes[1].against.len(), 1);
+    let commits = figure(&report, "commits per hand-over");
+    assert!((1.0..2.0).contains(&commits), "the release, and now and then a session: {commits}");
+    assert!(figure(&report, "renewals") >= 50.0);
+    assert!(figure(&report, "commands sent per 100 renewals") < 100.0, "many leases share a request");
+    assert_eq!(cluster.etcdctl(&["get", "--prefix", "", "--keys-only"]), "", "no key of ours stays");
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@
 //! | `server_name` | the name to expect in the members' certificates, when it is not the host's |
 
 mod api;
+mod bare;
 mod cells;
 mod config;
 mod ears;
@@ -72,6 +73,8 @@ use fencepost_core::{
     store::{BoxFuture, Store},
 };
 
+#[doc(hidden)] // for `fencepost bench`
+pub use crate::bare::BareEtcd;
 pub use crate::{
     config::{EtcdConfig, Recipe, Tls},
     guard::EtcdGuard,

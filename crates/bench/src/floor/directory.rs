@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::mpsc,
     thread,
     time::Duration,
@@ -16,7 +17,7 @@ use rustix::{
 };
 
 use crate::{
-    floor::{Commands, Cycle, Floor, Measured, Measuring},
+    floor::{Beside, Commands, Cycle, Floor, Measured, Measuring},
     report::Goal,
     samples::{Samples, now},
 };
@@ -68,12 +69,14 @@ impl Floor for DirectoryFloor {
         }
     }
 
-    fn commands(&self) -> Measuring<'_, Option<Commands>> {
-        Box::pin(std::future::ready(Ok(None)))
+    fn beside(&self, _name: &str) -> Option<Beside> {
+        let mut command = Command::new("flock");
+        command.arg(self.directory.join("floor-start")).arg("true");
+        Some(Beside { what: "flock x true", command, goal: Some(Goal::AtMost(2.0)) })
     }
 
-    fn directory(&self) -> Option<&Path> {
-        Some(&self.directory)
+    fn commands(&self) -> Measuring<'_, Option<Commands>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     fn tidy(&self) {

@@ -57,8 +57,9 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
         0 => outcome.notes.push("no commands to count: the store has no server".into()),
         all => {
             let each = |count: u64| count as f64 / ours.count() as f64;
-            outcome.figures.push(Figure::new("script calls per hand-over", each(commands.scripts), ""));
-            outcome.figures.push(Figure::new("commands per hand-over, inside scripts too", each(all), ""));
+            let [sent, counted] = ground.counted();
+            outcome.figures.push(Figure::new(format!("{sent} per hand-over"), each(commands.scripts), ""));
+            outcome.figures.push(Figure::new(format!("{counted} per hand-over"), each(all), ""));
         }
     }
     outcome.notes.push("counted from sending the release, which is applied half a round trip later".into());

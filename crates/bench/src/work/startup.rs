@@ -10,6 +10,7 @@ use std::{
 use fencepost::{Error, ErrorKind, error::Operation};
 
 use crate::{
+    floor::Beside,
     ground::Ground,
     plan::Plan,
     process,
@@ -28,12 +29,15 @@ pub(super) fn measure(ground: &Ground, plan: &Plan, mut outcome: Outcome, span: 
     let name = ground.name();
     let until = now().after(span);
     let (mut ours, mut theirs, mut differences) = (Samples::default(), Samples::default(), Vec::new());
-    let directory = ground.directory().filter(|directory| timed(&mut flock(directory)).is_ok());
+    let mut beside = ground.beside(&name);
+    if beside.as_mut().is_some_and(|beside| timed(&mut beside.command).is_err()) {
+        beside = None; // it is not installed
+    }
     for _ in 0..ROUNDS {
         let ran = timed(ours_with(fencepost, ground, plan, &name).arg("true"))?;
         ours.record(ran);
-        if let Some(directory) = directory {
-            let bare = timed(&mut flock(directory))?;
+        if let Some(beside) = &mut beside {
+            let bare = timed(&mut beside.command)?;
             theirs.record(bare);
             differences.push(ran.as_secs_f64() * 1e3 - bare.as_secs_f64() * 1e3);
         }
@@ -42,12 +46,16 @@ pub(super) fn measure(ground: &Ground, plan: &Plan, mut outcome: Outcome, span: 
         }
     }
     outcome.latency = Some(ours.latency());
-    if directory.is_some() {
-        outcome.figures.push(Figure::new("flock x true", theirs.p50_us() / 1e3, "ms"));
-        let more = Figure::new("more than flock x true", median(differences), "ms");
-        outcome.figures.push(more.with(Goal::AtMost(2.0)));
-    } else {
-        outcome.notes.push("no floor: the store is no directory, or flock (util-linux) is not installed".into());
+    match beside {
+        Some(Beside { what, goal, .. }) => {
+            outcome.figures.push(Figure::new(what, theirs.p50_us() / 1e3, "ms"));
+            let more = Figure::new(format!("more than {what}"), median(differences), "ms");
+            outcome.figures.push(match goal {
+                Some(goal) => more.with(goal),
+                None => more,
+            });
+        }
+        None => outcome.notes.push("no floor: the store has no such program, or it is not installed".into()),
     }
     memory(&mut outcome, ours_with(fencepost, ground, plan, &name))?;
     Ok(outcome)
@@ -83,12 +91,6 @@ fn ours_with(fencepost: &Path, ground: &Ground, plan: &Plan, name: &str) -> Comm
     let mut command = Command::new(fencepost);
     command.env("FENCEPOST_STORE", &plan.url).env("FENCEPOST_NAMESPACE", ground.namespace().as_str());
     command.args(["run", name, "--"]);
-    command
-}
-
-fn flock(directory: &Path) -> Command {
-    let mut command = Command::new("flock");
-    command.arg(directory.join("floor-start")).arg("true");
     command
 }
 

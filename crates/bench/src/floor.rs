@@ -3,6 +3,7 @@
 pub(crate) mod directory;
 pub(crate) mod etcd;
 pub(crate) mod redis;
+pub(crate) mod redlock;
 
 use std::{fmt, future::Future, pin::Pin, process::Command};
 
@@ -94,6 +95,10 @@ pub(crate) async fn of(url: &StoreUrl, namespace: &Namespace) -> Result<(Option<
         }
         "redis" => {
             let floor = redis::RedisFloor::open(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
+        }
+        "redlock" => {
+            let floor = redlock::RedlockFloor::open(url.clone(), namespace).await?;
             Ok((Some(Box::new(floor)), namespace.clone()))
         }
         _ => Ok((None, namespace.clone())),

@@ -16,10 +16,10 @@ use crate::{
     samples::Samples,
 };
 
-const SCRIPT: &str = include_str!("compare_and_delete.lua");
+pub(super) const SCRIPT: &str = include_str!("compare_and_delete.lua");
 /// As long as an owner value.
-const VALUE: &str = "0123456789012345678901234567890123456789";
-const TTL_MS: &str = "30000";
+pub(super) const VALUE: &str = "0123456789012345678901234567890123456789";
+pub(super) const TTL_MS: &str = "30000";
 
 pub(crate) struct RedisFloor {
     /// Not among the measured ones, so that asking costs them nothing.
@@ -87,7 +87,7 @@ impl Floor for RedisFloor {
 }
 
 /// Adds up lines such as `cmdstat_evalsha:calls=12,usec=…`. Asking is left out.
-fn read_commands(text: &str) -> Commands {
+pub(super) fn read_commands(text: &str) -> Commands {
     let calls = text.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         Some((name, rest.split(',').next()?.parse::<u64>().ok()?))
@@ -146,7 +146,7 @@ impl Cycle for RoundTrip {
     }
 }
 
-async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
+pub(super) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
     let mut login = RedisConnectionInfo::default().set_db(config.database.into()).set_skip_set_lib_name();
     if let Some(user) = &config.user {
         login = login.set_username(user);
@@ -163,11 +163,11 @@ async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, RedisErr
 }
 
 /// Not where locks lie, so that no listing takes it for one.
-fn key(prefix: &str, name: &str) -> String {
+pub(super) fn key(prefix: &str, name: &str) -> String {
     format!("{prefix}floor:{{{name}}}")
 }
 
-fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+pub(super) fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Unavailable, Operation::Run, "the bare commands failed").caused_by(source)
 }
 

@@ -9,9 +9,15 @@ use crate::site::{DoesNotApply, Server, Site, Tampering, Verdict};
 /// server" is done to all five.
 #[derive(Debug)]
 pub struct RedlockSite {
-    servers: Vec<RedisServer>,
+    /// The servers.
+    pub servers: Vec<RedisServer>,
     network: Network,
+    options: &'static str,
 }
+
+/// On a machine that is busy with other tests, 50 ms are no limit for anybody. These servers keep what they wrote when
+/// they are killed, so that one that restarted need not sit out a TTL.
+const OPTIONS: &str = "node_timeout=2s&restart_guard=0";
 
 /// Fresh servers.
 pub async fn redlock() -> RedlockSite {
@@ -19,10 +25,20 @@ pub async fn redlock() -> RedlockSite {
     let servers: Vec<_> = starting.into_iter().map(|server| server.join().expect("a server")).collect();
     let addresses: Vec<_> = servers.iter().map(RedisServer::address).collect();
     let network = Network::before_all(&addresses).await.expect("free ports");
-    RedlockSite { servers, network }
+    RedlockSite { servers, network, options: OPTIONS }
 }
 
 impl RedlockSite {
+    /// The same with other options in its URLs.
+    pub fn with_options(self, options: &'static str) -> Self {
+        Self { options, ..self }
+    }
+
+    fn url_of(&self, addresses: &[SocketAddr]) -> String {
+        let hosts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        format!("redlock://{}?{}", hosts.join(","), self.options)
+    }
+
     /// The key of a lock; the rules that ask use names that need no encoding.
     fn key(&self, name: &LockName) -> String {
         format!("{}:{{{name}}}", self.namespace())
@@ -33,13 +49,6 @@ impl RedlockSite {
     }
 }
 
-/// On a machine that is busy with other tests, 50 ms are no limit for anybody. These servers keep what they wrote when
-/// they are killed, so that one that restarted need not sit out a TTL.
-fn url_of(addresses: &[SocketAddr]) -> String {
-    let hosts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
-    format!("redlock://{}?node_timeout=2s&restart_guard=0", hosts.join(","))
-}
-
 impl Site for RedlockSite {
     fn capabilities(&self) -> Capabilities {
         super::capabilities_of("redlock")
@@ -47,7 +56,7 @@ impl Site for RedlockSite {
 
     fn url(&self) -> String {
         let addresses: Vec<_> = self.servers.iter().map(RedisServer::address).collect();
-        url_of(&addresses)
+        self.url_of(&addresses)
     }
 
     fn tamper<'a>(&'a self, how: Tampering<'a>) -> BoxFuture<'a, Verdict> {
@@ -85,7 +94,7 @@ impl Site for RedlockSite {
     }
 
     fn disturbed_url(&self) -> Verdict<String> {
-        Ok(url_of(&self.network.addresses))
+        Ok(self.url_of(&self.network.addresses))
     }
 
     fn server(&self) -> Verdict<&dyn Server> {

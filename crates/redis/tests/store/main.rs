@@ -8,6 +8,7 @@ mod floor;
 mod holding;
 mod opening;
 mod queue;
+mod redlock;
 mod rights;
 mod scriptless;
 mod sentinel;

@@ -6,6 +6,7 @@ mod foundations;
 mod mended;
 mod postgres;
 mod primitives;
+mod redlock;
 mod topologies;
 mod zookeeper;
 
@@ -17,8 +18,9 @@ pub(crate) const BUGS: &[&[Bug]] = &[
     primitives::BUGS,
     mended::BUGS,
     postgres::BUGS,
-    zookeeper::BUGS,
+    redlock::BUGS,
     topologies::BUGS,
+    zookeeper::BUGS,
 ];
 
 /// A bug, and the test that must find it.

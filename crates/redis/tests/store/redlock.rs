@@ -1,0 +1,309 @@
+//! A majority of real servers: minorities and majorities that are away, silent, empty or twice the same, lost rounds,
+//! and what a restart without data does. What holds for every store is in the conformance suite.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use fencepost_core::{
+    claim::{Claim, Claimed, Patience, Release, Renewal},
+    clock::{BootClock, Clock},
+    error::{Error, ErrorKind},
+    name::Namespace,
+    store::Store,
+    url::StoreUrl,
+};
+use fencepost_redis::redlock::{RedlockConfig, RedlockStore};
+use fencepost_servers::{RedisServer, Reply};
+use tokio::task::JoinSet;
+
+use super::{Administered, SOON, claim, eventually, ms, within};
+
+/// A TTL that outlasts the test.
+const LONG: Duration = Duration::from_secs(60);
+
+fn servers(count: usize) -> Vec<RedisServer> {
+    let starting: Vec<_> = (0..count).map(|_| thread::spawn(RedisServer::start)).collect();
+    starting.into_iter().map(|server| server.join().unwrap()).collect()
+}
+
+fn url(servers: &[RedisServer], options: &str) -> String {
+    let hosts: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+    format!("redlock://{}?{options}", hosts.join(","))
+}
+
+async fn open(url: &str) -> Result<Arc<RedlockStore>, Error> {
+    let config = RedlockConfig::from_url(StoreUrl::parse(url)?)?;
+    Ok(Arc::new(RedlockStore::open(&config, &Namespace::default()).await?))
+}
+
+/// A limit that a healthy server keeps on a machine that is busy with other tests. These servers keep their data.
+const HEALTHY: &str = "node_timeout=1s&restart_guard=0";
+
+async fn client(servers: &[RedisServer]) -> Arc<RedlockStore> {
+    open(&url(servers, HEALTHY)).await.unwrap()
+}
+
+async fn once(store: &RedlockStore, claim: &Claim) -> Result<Claimed, Error> {
+    store.claim(claim, Patience::Once).await
+}
+
+fn is_granted(claimed: &Result<Claimed, Error>) -> bool {
+    matches!(claimed, Ok(Claimed::Granted(_)))
+}
+
+fn keys(servers: &[RedisServer]) -> Vec<String> {
+    servers.iter().map(|server| server.cli(&["KEYS", "*"])).filter(|keys| !keys.is_empty()).collect()
+}
+
+/// Source: redisson 1636; redsync 140.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_minority_that_says_nothing_costs_no_time() {
+    let servers = servers(5);
+    let store = client(&servers).await;
+    servers[1].freeze();
+    servers[4].freeze();
+    let begun = BootClock.now();
+    for _ in 0..5 {
+        let claim = claim("x", LONG);
+        assert!(is_granted(&once(&store, &claim).await));
+        assert_eq!(store.release(&claim.holding).await.unwrap(), Release::Released);
+    }
+    assert!(
+        BootClock.now().since(begun) < ms(1_000),
+        "the quorum's answer is enough: {:?}",
+        BootClock.now().since(begun)
+    );
+    servers[1].thaw();
+    servers[4].thaw();
+    eventually(SOON, "what they were sent while they stood still is given back", || keys(&servers).is_empty()).await;
+}
+
+/// Source: distributed-lock-rs (keys left).
+#[tokio::test(flavor = "multi_thread")]
+async fn c1_a_lost_round_leaves_nothing_on_servers_that_were_slow() {
+    let servers = servers(5);
+    let store = open(&url(&servers, "node_timeout=200ms&restart_guard=0")).await.unwrap();
+    servers[..3].iter().for_each(RedisServer::freeze);
+    let claim = claim("x", LONG);
+    let error = within(SOON, "each server's limit", once(&store, &claim)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    eventually(SOON, "nothing stays on those that answered", || keys(&servers[3..]).is_empty()).await;
+    // They run now what they were sent.
+    servers[..3].iter().for_each(RedisServer::thaw);
+    eventually(SOON, "nor on those that were slow, long before the TTL", || keys(&servers).is_empty()).await;
+    std::thread::sleep(ms(300));
+    assert_eq!(keys(&servers), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_majority_that_is_away_is_named() {
+    let servers = servers(5);
+    servers[..2].iter().for_each(RedisServer::kill);
+    let store = client(&servers).await;
+    let held = claim("held", LONG);
+    assert!(is_granted(&once(&store, &held).await), "a minority may be away from the start");
+    servers[2].kill();
+    let refused = claim("x", LONG);
+    let error = within(SOON, "no endless wait", once(&store, &refused)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    for server in &servers[..3] {
+        assert!(error.to_string().contains(&server.address().to_string()), "{error}");
+    }
+    let error = within(SOON, "no endless wait", open(&url(&servers, HEALTHY))).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("3 of 5"), "{error}");
+    servers[..3].iter().for_each(RedisServer::launch);
+    eventually_async(SOON, "they are found again", async || is_granted(&once(&store, &refused).await)).await;
+    let renewed = store.renew(&[held]).await.remove(0);
+    assert!(matches!(renewed, Ok(Renewal::Renewed { .. })), "three of five have kept it: {renewed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_two_names_of_one_server_a_replica_and_a_wrong_password_are_refused() {
+    let servers = servers(3);
+    let addresses: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+    let port = servers[0].address().port();
+    let refused = |url: String| async move { within(SOON, "at once", open(&url)).await.unwrap_err() };
+    let twice = refused(format!("redlock://{},{},localhost:{port}", addresses[0], addresses[1])).await;
+    assert!(twice.kind() == ErrorKind::Misconfigured && twice.to_string().contains("are one server"), "{twice}");
+    let login = refused(format!("redlock://@{},@{},me:wrong@{}", addresses[0], addresses[1], addresses[2])).await;
+    assert_eq!(login.kind(), ErrorKind::PermissionDenied, "{login}");
+    assert!(login.to_string().contains(&addresses[2]) && !login.to_string().contains("wrong@"), "{login}");
+    let (host, port) = (servers[0].address().ip().to_string(), port.to_string());
+    servers[1].cli(&["REPLICAOF", &host, &port]);
+    let replica = refused(url(&servers, "")).await;
+    assert!(replica.kind() == ErrorKind::Misconfigured && replica.to_string().contains("replica"), "{replica}");
+}
+
+/// The counter-example of a server that forgets, and the guard against it. A holds three of five, the other two being
+/// away; one of the three restarts empty.
+#[tokio::test(flavor = "multi_thread")]
+async fn t1_a_server_that_restarted_is_not_counted_for_one_ttl() {
+    let servers = servers(5);
+    let options = "node_timeout=1s";
+    // They must have been up for a TTL themselves.
+    let ttl = ms(3_000);
+    let (guarded, unguarded) = (open(&url(&servers, options)).await.unwrap(), client(&servers).await);
+    let young = claim("young", ttl);
+    assert!(once(&guarded, &young).await.is_err(), "all of them have just started");
+    tokio::time::sleep(ttl + ms(2_100)).await;
+    let held = claim("x", LONG);
+    servers[3..].iter().for_each(RedisServer::kill);
+    assert!(is_granted(&once(&unguarded, &held).await));
+    servers[2].kill();
+    servers[2].forget();
+    servers[2..].iter().for_each(RedisServer::launch);
+    let second = claim("x", ttl);
+    for _ in 0..3 {
+        let outcome = within(SOON, "an answer", once(&guarded, &second)).await;
+        assert!(!is_granted(&outcome), "a server that forgot has voted");
+    }
+    let outcome = within(SOON, "an answer", guarded.claim(&second, Patience::Queue)).await;
+    assert!(!is_granted(&outcome), "nor does it by handing over");
+    guarded.release(&second.holding).await.unwrap();
+    // Without the guard this is what happens: two hold.
+    let counter_example = async || is_granted(&once(&unguarded, &claim("x", ttl)).await);
+    eventually_async(SOON, "the counter-example is one", counter_example).await;
+    let renewed = unguarded.renew(&[held]).await.remove(0);
+    assert!(matches!(renewed, Ok(Renewal::Lost(_))), "the first one finds out at its next renewal: {renewed:?}");
+}
+
+/// What comes late must not undo what came after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn o2_a_late_give_back_of_a_lost_round_changes_nothing_of_a_later_one() {
+    let server = RedisServer::start();
+    let owner = "ab".repeat(20);
+    let record = format!("1-{owner}{:014}{:011}{:014}{{}}", 0, 60_000, 1_700_000_000_100_u64);
+    server.cli(&["SET", "fencepost:{x}", &record, "PX", "60000"]);
+    let script = concat!(
+        include_str!("../../src/scripts/record.lua"),
+        include_str!("../../src/scripts/queue.lua"),
+        include_str!("../../src/scripts/quorum_retract.lua"),
+        include_str!("../../src/scripts/release.lua")
+    );
+    let retract = |round: &str| {
+        let keys = ["fencepost:{x}", "fencepost:{x}:queue", "fencepost:{x}:waiters"];
+        server.command(&["EVAL", script, "3", keys[0], keys[1], keys[2], &format!("1-{owner}"), round])
+    };
+    assert_eq!(retract("1700000000099"), Reply::Number(0), "of an earlier round");
+    assert_eq!(server.cli(&["EXISTS", "fencepost:{x}"]), "1");
+    assert_eq!(retract("1700000000100"), Reply::Number(1), "of its own");
+    assert_eq!(server.cli(&["EXISTS", "fencepost:{x}"]), "0");
+}
+
+/// All come at once, so that the votes are split among many; nobody waits for a TTL, and nobody overlaps.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_split_votes_among_many_contenders_come_together() {
+    let servers = servers(5);
+    let inside = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let mut contenders = JoinSet::new();
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(client(&servers).await);
+    }
+    for number in 0..32 {
+        let (store, inside) = (clients[number % 8].clone(), inside.clone());
+        contenders.spawn(async move {
+            let claim = claim("x", LONG);
+            if let Claimed::Queued(_) = store.claim(&claim, Patience::Queue).await.unwrap() {
+                store.turn(&claim).await.unwrap();
+            }
+            assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "two hold");
+            tokio::time::sleep(ms(1)).await;
+            inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+            store.release(&claim.holding).await.unwrap();
+        });
+    }
+    within(SOON * 4, "all are served, long before a TTL", contenders.join_all()).await;
+    eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
+}
+
+/// A holder of three, the least that is a quorum, hears of a break on all servers at once and not of one on a single one.
+#[tokio::test(flavor = "multi_thread")]
+async fn l1_a_record_that_is_gone_from_a_minority_is_no_loss() {
+    let servers = servers(5);
+    let store = client(&servers).await;
+    let held = claim("x", LONG);
+    assert!(is_granted(&once(&store, &held).await));
+    for server in &servers[..2] {
+        server.cli(&["DEL", "fencepost:{x}"]);
+    }
+    let renewed = store.renew(std::slice::from_ref(&held)).await.remove(0);
+    assert!(matches!(renewed, Ok(Renewal::Renewed { .. })), "{renewed:?}");
+    servers[2].cli(&["DEL", "fencepost:{x}"]);
+    let renewed = store.renew(std::slice::from_ref(&held)).await.remove(0);
+    assert!(matches!(renewed, Ok(Renewal::Lost(_))), "{renewed:?}");
+    assert_eq!(store.release(&held.holding).await.unwrap(), Release::AlreadyExpired);
+}
+
+/// Two servers, and so two votes, are needed; the third is so slow that its vote comes after its limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_a_slow_server_is_no_tie_breaker() {
+    let servers = servers(3);
+    let url = url(&servers, "node_timeout=200ms&restart_guard=0");
+    let (a, b) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+    servers[2].freeze();
+    for _ in 0..5 {
+        let (first, second) = (claim("x", LONG), claim("x", LONG));
+        let both = tokio::join!(once(&a, &first), once(&b, &second));
+        let granted = usize::from(is_granted(&both.0)) + usize::from(is_granted(&both.1));
+        assert!(granted <= 1, "{both:?}");
+        for (store, claim) in [(&a, &first), (&b, &second)] {
+            store.release(&claim.holding).await.unwrap();
+        }
+    }
+    servers[2].thaw();
+    eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
+}
+
+/// What a hand-over costs does not depend on how many wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn w2_a_hand_over_costs_the_same_for_any_number_of_waiters() {
+    let mut costs = Vec::new();
+    for waiters in [3, 60] {
+        let servers = servers(5);
+        let (holder, others) = (client(&servers).await, client(&servers).await);
+        let mut held = claim("x", LONG);
+        assert!(is_granted(&once(&holder, &held).await));
+        let mut turns = JoinSet::new();
+        for _ in 0..waiters {
+            let claim = claim("x", LONG);
+            assert!(matches!(others.claim(&claim, Patience::Queue).await, Ok(Claimed::Queued(_))));
+            let others = others.clone();
+            turns.spawn(async move { others.turn(&claim).await.map(|_| claim) });
+        }
+        let (mut store, before) = (&holder, scripts_run(&servers));
+        for _ in 0..3 {
+            store.release(&held.holding).await.unwrap();
+            held = within(SOON, "the next one has it", turns.join_next()).await.unwrap().unwrap().unwrap();
+            store = &others;
+        }
+        // Votes more than needed are confirmed after the grant.
+        let mut after = scripts_run(&servers);
+        eventually(SOON, "it is quiet", || {
+            std::mem::replace(&mut after, scripts_run(&servers)) == scripts_run(&servers)
+        })
+        .await;
+        costs.push((after - before) / 3);
+        turns.abort_all();
+    }
+    println!("scripts for each hand-over: {costs:?}");
+    assert!(costs[1] <= costs[0] + 5 && costs[0] <= 25, "a release and a confirmation on five servers: {costs:?}");
+}
+
+fn scripts_run(servers: &[RedisServer]) -> u64 {
+    let stats = servers.iter().map(|server| server.cli(&["INFO", "commandstats"]));
+    let calls = stats.map(|stats| {
+        let lines =
+            stats.lines().filter(|line| line.starts_with("cmdstat_eval")).map(str::to_owned).collect::<Vec<_>>();
+        let calls = lines.iter().filter_map(|line| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok());
+        calls.sum::<u64>()
+    });
+    calls.sum()
+}
+
+async fn eventually_async(limit: Duration, what: &str, mut happened: impl AsyncFnMut() -> bool) {
+    let until = BootClock.now().after(limit);
+    while !happened().await {
+        assert!(BootClock.now() < until, "not within {limit:?}: {what}");
+        tokio::time::sleep(ms(20)).await;
+    }
+}

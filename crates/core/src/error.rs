@@ -130,6 +130,12 @@ impl Error {
         self
     }
 
+    /// States that the outcome is unknown: this try changed nothing, but an earlier one of the same may have.
+    pub fn outcome_unknown(mut self) -> Self {
+        self.0.applied = Applied::Unknown;
+        self
+    }
+
     /// What the user should do next, as a sentence.
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.0.advice = Some(advice.into());

@@ -24,6 +24,8 @@ pub enum Event {
         /// How much earlier than due a renewal may be asked for.
         ahead: Duration,
     },
+    /// The holder looks how the lease stands. Time passed as with a tick, but nobody is there to send a renewal.
+    Looked,
     /// The renewal asked for was answered; `None` when the answer is unknown or the store was out of reach.
     Answered(Option<Renewal>),
     /// The store reported the loss by itself (L4).

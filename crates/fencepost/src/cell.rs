@@ -215,7 +215,8 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
 
     /// The value and its version. A store that is out of reach is tried again for a while.
     pub(crate) async fn look(&self) -> Result<Read<T>, Error> {
-        self.decoded(self.patiently(|| self.cells().read(&self.key)).await?.1)
+        let (_, found) = self.patiently(|| self.cells().read(&self.key)).await.map_err(Error::not_applied)?;
+        self.decoded(found)
     }
 
     /// One compare-and-set on what was read.
@@ -233,12 +234,16 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
 
     async fn set(&self, expected: Expected, value: Option<Arc<[u8]>>) -> Result<Changed, Error> {
         let change = Change { key: self.key.clone(), expected, value, ttl: self.expires, by: Owner::random()? };
-        match self.patiently(|| self.cells().change(&change)).await? {
+        match (self.patiently(|| self.cells().change(&change)).await?, change.expected) {
+            // Gone, as was wanted: by an earlier try whose answer was lost, if not by another.
+            ((true, Changed::Conflict(None)), Expected::Version(version)) if change.value.is_none() => {
+                Ok(Changed::Done(version))
+            }
             // It may have been applied and overwritten since.
-            (true, Changed::Conflict(_)) => Err(self
+            ((true, Changed::Conflict(_)), _) => Err(self
                 .error(ErrorKind::Unavailable, "a change was not answered, and another was made after it")
                 .advise("read the value to see what became of it")),
-            (_, answer) => Ok(answer),
+            ((_, answer), _) => Ok(answer),
         }
     }
 
@@ -263,7 +268,8 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
                     unclear |= error.applied() != Applied::No;
                     clock::sleep(&*self.client.clock, backoff.pause()).await;
                 }
-                Err(error) => return Err(error),
+                // That this call was refused says nothing of an earlier one.
+                Err(error) => return Err(if unclear { error.outcome_unknown() } else { error }),
             }
         }
     }

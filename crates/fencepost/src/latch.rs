@@ -161,8 +161,6 @@ pub struct Barrier {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Round {
     parties: u32,
-    /// How often it has opened.
-    opened: u64,
     waiting: BTreeSet<String>,
 }
 
@@ -204,33 +202,31 @@ impl Barrier {
     pub async fn wait(&self, wait: Wait) -> Result<Passage, Error> {
         // From here on it may have been taken.
         let mut place = Place { barrier: self.clone(), party: Owner::random()?.to_string(), taken: true };
-        let mut entered = Ok((0, false));
+        let mut last = Ok(false);
         self.cell
             .update(|found| {
                 let mut round = found.unwrap_or_else(|| Round { parties: self.parties, ..Round::default() });
                 if round.parties != self.parties {
-                    entered = Err(other_number(round.parties));
+                    last = Err(other_number(round.parties));
                     return Edit::Leave;
                 }
-                let before = round.opened;
                 round.waiting.insert(place.party.clone());
-                let last = round.waiting.len() >= self.parties as usize;
-                if last {
-                    round.opened += 1;
+                let all = round.waiting.len() >= self.parties as usize;
+                if all {
                     round.waiting.clear();
                 }
-                entered = Ok((before, last));
+                last = Ok(all);
                 Edit::Write(round)
             })
             .await
             .and_then(uncontended)?;
-        let (before, last) = entered?;
-        if last {
+        if last? {
             place.taken = false;
-            return Ok(Passage::Open { last });
+            return Ok(Passage::Open { last: true });
         }
-        // A barrier that was removed meanwhile has let everybody go.
-        let open = until(&self.cell, wait, |round| Ok(round.is_none_or(|round| round.opened != before))).await?;
+        // By the name and not by the count of rounds: one that was removed, and made again, counts from the beginning.
+        let waits = |round: &Round| round.waiting.contains(&place.party);
+        let open = until(&self.cell, wait, |round| Ok(!round.is_some_and(waits))).await?;
         if open {
             place.taken = false;
             return Ok(Passage::Open { last: false });

@@ -189,7 +189,8 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     /// store may have freed the lock.
     pub fn check(&self) -> Result<(), Error> {
         if self.giving_back != GivingBack::No {
-            return Err(self.error(ErrorKind::Closed, "the lease was given back, or is about to be"));
+            let said = "the lease was given back, or is about to be";
+            return Err(self.error(ErrorKind::Closed, Operation::Run, said).not_applied());
         }
         if self.deadline().is_some_and(|deadline| self.client.clock.now() >= deadline) {
             self.client.watchdog.settle(self.owner());
@@ -208,6 +209,14 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     pub async fn lost(&self) -> LossReason {
         if self.giving_back != GivingBack::No {
             return LossReason::Closed;
+        }
+        // By an alarm of its own as well: the watchdog's task ends with the runtime that the locks were opened in.
+        while let Some(deadline) = self.deadline() {
+            tokio::select! {
+                biased;
+                reason = self.held.lost() => return reason,
+                () = self.client.clock.sleep_until(deadline) => self.client.watchdog.settle(self.owner()),
+            }
         }
         self.held.lost().await
     }
@@ -239,12 +248,13 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     /// Safe: the store may extend the grant, the deadline here stays where it was.
     pub async fn renew(&self) -> Result<Option<Duration>, Error> {
         self.check()?;
-        if self.deadline().is_none() {
-            return Ok(None);
+        if !self.client.store.capabilities().expires {
+            return Ok(self.remaining());
         }
         let claims = [self.held.claim.clone()];
         let answer: Option<Result<Renewal, Error>> = self.client.store.renew(&claims).await.pop();
-        let answer = answer.ok_or_else(|| self.error(ErrorKind::Unavailable, "the store gave no answer"))??;
+        let answer = answer
+            .ok_or_else(|| self.error(ErrorKind::Unavailable, Operation::Renew, "the store gave no answer"))??;
         self.client.watchdog.renewed_by_hand(self.owner(), answer);
         self.check()?;
         Ok(self.remaining())
@@ -266,7 +276,7 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
             biased; // a store that answers at once needs no alarm
             answer = self.client.store.release(&self.held.claim.holding) => answer?,
             () = clock::sleep(&*self.client.clock, RELEASE_WITHIN) => {
-                let error = self.error(ErrorKind::Unavailable, "the store did not answer the release");
+                let error = self.error(ErrorKind::Unavailable, Operation::Release, "the store did not answer in time");
                 return Err(error.advise("try again, or let it run out after its TTL"));
             }
         };
@@ -293,13 +303,12 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     }
 
     fn loss_error(&self, reason: LossReason) -> Error {
-        self.error(ErrorKind::Lost(reason), format!("the lease is lost: {reason}"))
+        self.error(ErrorKind::Lost(reason), Operation::Run, format!("the lease is lost: {reason}"))
             .not_applied()
             .advise("stop the work it protects; another may hold the lock by now")
     }
 
-    fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
-        let operation = if kind == ErrorKind::Unavailable { Operation::Release } else { Operation::Run };
+    fn error(&self, kind: ErrorKind, operation: Operation, message: impl Into<String>) -> Error {
         Error::new(kind, operation, message).on_lock(self.name()).in_store(self.client.store.capabilities().store)
     }
 }

@@ -73,7 +73,7 @@ mod several;
 mod watchdog;
 
 pub use fencepost_core::{
-    capabilities, claim, clock, error,
+    capabilities, cells, claim, clock, error,
     error::{Error, ErrorKind},
     fence::Fence,
     layer,

@@ -1,9 +1,9 @@
 //! Partitioning: who is there, and who of them owns which part of the work.
 
+mod shards;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    future::Future,
-    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,25 +16,20 @@ use fencepost_core::{
     limits::Ttl,
     name::LockName,
     owner::Owner,
-    purpose::{Correctness, Efficiency, Purpose},
+    purpose::Purpose,
 };
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
 
 use crate::{
     cell::{Cell, Edit, Update},
     client::Client,
-    lease::Lease,
     locks::Locks,
-    request::Attempt,
 };
+pub use shards::{MOST_SHARDS, ShardEvent, Shards, owner_of};
 
 /// The most members of one group: all of them are told of each other.
 pub const MOST_MEMBERS: usize = 500;
-/// The most shards of one group.
-pub const MOST_SHARDS: u32 = 100_000;
 
 /// A group of processes that share work. Made by [`Locks::members`].
 ///
@@ -71,8 +66,10 @@ impl<P: Purpose> Members<P> {
         Ok(Self { locks, name: name.to_owned(), cell })
     }
 
-    /// Joins as `id`, for as long as the answer lives. A process that dies is gone after `ttl` at the latest, as the
-    /// others see it.
+    /// Joins as `id`, for as long as the answer lives. A process that dies is gone, as another member sees it, after
+    /// `ttl` and a third of that member's own TTL at the latest.
+    ///
+    /// Where the id is taken, it waits until its owner shows a sign of life, or has shown none for its TTL.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for an empty or long id, or a TTL outside its limits; [`ErrorKind::Mismatch`] when a
@@ -95,7 +92,7 @@ impl<P: Purpose> Members<P> {
             ttl_ms: ttl.millis(),
         };
         let mut watching = Watching::default();
-        let until = client.clock.now().after(ttl.get() * 2);
+        let mut taken_by: Option<Entry> = None;
         loop {
             match self.enter(id, &entry, &mut watching).await? {
                 Entered::Yes(register) => return Ok(self.joined(id, entry, register, watching)),
@@ -104,8 +101,11 @@ impl<P: Purpose> Members<P> {
                     return Err(Error::new(ErrorKind::Unsupported, Operation::Update, said).not_applied());
                 }
                 // It may have died a moment ago: whether it lives shows within its TTL.
-                Entered::Taken if client.clock.now() < until => clock::sleep(&*client.clock, ttl.get() / 8).await,
-                Entered::Taken => {
+                Entered::Taken(there) if taken_by.as_ref().is_none_or(|before| *before == there) => {
+                    clock::sleep(&*client.clock, Duration::from_millis(there.ttl_ms).min(ttl.get()) / 8).await;
+                    taken_by = Some(there);
+                }
+                Entered::Taken(_) => {
                     let said = format!("a member {id:?} is there already, and alive");
                     return Err(Error::new(ErrorKind::Mismatch, Operation::Update, said).not_applied().advise(
                         "choose an id for each process, with the host's name and the process id for instance",
@@ -117,12 +117,12 @@ impl<P: Purpose> Members<P> {
 
     async fn enter(&self, id: &str, entry: &Entry, watching: &mut Watching) -> Result<Entered, Error> {
         let now = self.locks.client().clock.now();
-        let mut entered = Entered::Taken;
+        let mut entered = Entered::Full; // said by each call below
         let update = self.cell.update(|found| {
             let mut register = found.unwrap_or_default();
             watching.drop_dead(now, &mut register);
-            if register.members.get(id).is_some_and(|there| there.incarnation != entry.incarnation) {
-                entered = Entered::Taken;
+            if let Some(there) = register.members.get(id).filter(|there| there.incarnation != entry.incarnation) {
+                entered = Entered::Taken(there.clone());
                 return Edit::Leave;
             }
             if register.members.len() >= MOST_MEMBERS {
@@ -155,7 +155,8 @@ impl<P: Purpose> Members<P> {
 
 enum Entered {
     Yes(Register),
-    Taken,
+    /// By another, whose last sign of life this is.
+    Taken(Entry),
     Full,
 }
 
@@ -194,183 +195,6 @@ impl<P: Purpose> Member<P> {
     pub fn owns(&self, key: &str) -> bool {
         owner_of(self.view.borrow().iter().map(String::as_str), key) == Some(self.id.as_str())
     }
-}
-
-macro_rules! members_for {
-    ($purpose:ty) => {
-        impl Member<$purpose> {
-            /// The work in `count` shards, numbered from 0, of which this member takes those that are its own: each by
-            /// the lock `GROUP/shard/NUMBER`, held with `ttl`. All members must state the same count.
-            ///
-            /// # Errors
-            /// [`ErrorKind::InvalidInput`] for no shards, or more than [`MOST_SHARDS`].
-            pub fn shards(&self, count: u32, ttl: Duration) -> Result<Shards<'_, $purpose>, Error> {
-                let locks = self.members.locks.clone();
-                let group = self.members.name.clone();
-                let ask = move |shard: u32| -> Asking<Answer<$purpose>> {
-                    let request =
-                        locks.lock(format!("{group}/shard/{shard}")).ttl(ttl).label("shard", shard.to_string());
-                    Box::pin(async move { (shard, request.acquire().await) })
-                };
-                Shards::new(self, count, Box::new(ask))
-            }
-        }
-    };
-}
-
-members_for!(Correctness);
-members_for!(Efficiency);
-
-/// A shard and what became of asking for its lock.
-type Answer<P> = (u32, Result<Attempt<Lease<P>>, Error>);
-type Asking<A> = Pin<Box<dyn Future<Output = A> + Send>>;
-
-/// The shards of one member: which it gains, and which it shall leave.
-pub struct Shards<'a, P> {
-    member: &'a Member<P>,
-    count: u32,
-    ask: Box<dyn Fn(u32) -> Asking<Answer<P>> + Send + Sync>,
-    /// Handed out and not yet to be left.
-    given: BTreeSet<u32>,
-    asked: HashMap<u32, oneshot::Sender<()>>,
-    /// An answer of `None` means that it was not wanted any more.
-    asking: FuturesUnordered<Asking<Option<Answer<P>>>>,
-    seen: Option<BTreeSet<String>>,
-    to_leave: Vec<u32>,
-}
-
-/// What happened to a member's shards.
-#[derive(Debug)]
-pub enum ShardEvent<P> {
-    /// The shard is this member's now, under this lease. The fence is higher than that of whoever had it before.
-    Gained {
-        /// Its number.
-        shard: u32,
-        /// Its lock. Watch it as any lease: it can be lost.
-        lease: Lease<P>,
-    },
-    /// The shard is another's now, who waits for it: finish what is under way and release its lease.
-    Leave {
-        /// Its number.
-        shard: u32,
-    },
-}
-
-impl<'a, P: Purpose> Shards<'a, P> {
-    fn new(
-        member: &'a Member<P>,
-        count: u32,
-        ask: Box<dyn Fn(u32) -> Asking<Answer<P>> + Send + Sync>,
-    ) -> Result<Self, Error> {
-        if count == 0 || count > MOST_SHARDS {
-            let said = format!("{count} shards are outside the limits of 1 to {MOST_SHARDS}");
-            return Err(Error::new(ErrorKind::InvalidInput, Operation::Claim, said).not_applied());
-        }
-        Ok(Self {
-            member,
-            count,
-            ask,
-            given: BTreeSet::new(),
-            asked: HashMap::new(),
-            asking: FuturesUnordered::new(),
-            seen: None,
-            to_leave: Vec::new(),
-        })
-    }
-
-    /// The next change. Nothing is taken or left without calling it.
-    ///
-    /// # Errors
-    /// As for [`LockRequest::acquire`](crate::LockRequest::acquire), for one of the shards, which is asked for again
-    /// by the next call.
-    ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
-    pub async fn next(&mut self) -> Result<ShardEvent<P>, Error> {
-        loop {
-            let view = self.member.present();
-            if self.seen.as_ref() != Some(&view) {
-                self.divide(&view);
-                self.seen = Some(view);
-            }
-            if let Some(shard) = self.to_leave.pop() {
-                return Ok(ShardEvent::Leave { shard });
-            }
-            let seen = self.seen.clone().unwrap_or_default();
-            tokio::select! {
-                Some(answer) = self.asking.next() => {
-                    let Some((shard, answer)) = answer else { continue };
-                    self.asked.remove(&shard);
-                    match answer {
-                        Ok(Attempt::Acquired(lease)) => {
-                            self.given.insert(shard);
-                            return Ok(ShardEvent::Gained { shard, lease });
-                        }
-                        Ok(Attempt::Busy(_)) => self.seen = None, // ask again
-                        Err(error) => {
-                            self.seen = None;
-                            return Err(error);
-                        }
-                    }
-                }
-                () = self.member.changed(&seen) => {}
-            }
-        }
-    }
-
-    /// Says that a shard's lease was lost or given back by itself, so that it is asked for again if it is still this
-    /// member's.
-    pub fn lost(&mut self, shard: u32) {
-        self.given.remove(&shard);
-        self.seen = None;
-    }
-
-    /// Asks for what is ours now, and gives up what is not.
-    fn divide(&mut self, view: &BTreeSet<String>) {
-        for shard in 0..self.count {
-            let ours = owner_of(view.iter().map(String::as_str), &shard.to_string()) == Some(self.member.id());
-            let (given, asked) = (self.given.contains(&shard), self.asked.contains_key(&shard));
-            match (ours, given, asked) {
-                (true, false, false) => self.start_asking(shard),
-                (false, true, _) => {
-                    self.given.remove(&shard);
-                    self.to_leave.push(shard);
-                }
-                // Its place in the queue is given back.
-                (false, false, true) => drop(self.asked.remove(&shard)),
-                _ => {}
-            }
-        }
-    }
-
-    fn start_asking(&mut self, shard: u32) {
-        let (wanted, unwanted) = oneshot::channel();
-        let asking = (self.ask)(shard);
-        self.asked.insert(shard, wanted);
-        self.asking.push(Box::pin(async move {
-            tokio::select! {
-                answer = asking => Some(answer),
-                _ = unwanted => None,
-            }
-        }));
-    }
-}
-
-impl<P> std::fmt::Debug for Shards<'_, P> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shards").field("count", &self.count).field("given", &self.given).finish_non_exhaustive()
-    }
-}
-
-/// Which of `members` owns `key`: the one whose hash with the key is the highest. It is the same on every machine and
-/// in every version: the first eight bytes, as a big-endian number, of the SHA-256 of the member, a zero byte and the
-/// key. `None` when there are no members.
-pub fn owner_of<'a>(members: impl Iterator<Item = &'a str>, key: &str) -> Option<&'a str> {
-    members.max_by_key(|member| {
-        let digest = Sha256::new().chain_update(member).chain_update([0]).chain_update(key).finalize();
-        // The member decides where two hashes are equal.
-        (u64::from_be_bytes(digest[..8].try_into().expect("a digest has 32 bytes")), *member)
-    })
 }
 
 fn names(register: &Register) -> BTreeSet<String> {
@@ -435,6 +259,7 @@ impl Keeper {
         loop {
             let changed = self.cell.changed_since(version);
             tokio::select! {
+                biased; // a sign of life that is due goes before news of others
                 _ = &mut gone => break,
                 () = self.client.clock.sleep_until(beat_at) => {
                     beat_at = self.client.clock.now().after(self.pause());
@@ -447,7 +272,10 @@ impl Keeper {
                     if error.kind() == ErrorKind::Closed {
                         return;
                     }
-                    clock::sleep(&*self.client.clock, self.pause()).await;
+                    tokio::select! {
+                        _ = &mut gone => break,
+                        () = self.client.clock.sleep_until(beat_at) => {}
+                    }
                 },
             }
             if let Ok(found) = self.cell.look().await {
@@ -523,35 +351,4 @@ enum Beat {
     Shown,
     /// Another joined under the same id while this one was taken for dead.
     Replaced,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_keys_of_whoever_comes_or_goes_move() {
-        let all = ["a", "b", "c", "d"];
-        let without: Vec<_> = all.into_iter().filter(|member| *member != "c").collect();
-        let mut of_c = 0;
-        for key in 0..1000 {
-            let key = key.to_string();
-            let (before, after) = (owner_of(all.into_iter(), &key), owner_of(without.iter().copied(), &key));
-            if before == Some("c") {
-                of_c += 1;
-            } else {
-                assert_eq!(before, after);
-            }
-        }
-        assert!((200..300).contains(&of_c), "about a quarter: {of_c}");
-        assert_eq!(owner_of(std::iter::empty(), "x"), None);
-    }
-
-    /// Another version of this library, or another language, must come to the same answers.
-    #[test]
-    fn the_hash_is_what_it_was() {
-        let owners: String =
-            (0..12).filter_map(|key| owner_of(["a", "b", "c"].into_iter(), &key.to_string())).collect();
-        assert_eq!(owners, "bbaacbbbccba");
-    }
 }

@@ -149,11 +149,10 @@ pub(crate) async fn obtain<P: Purpose, H: Hold>(
         claimant: if terms.labels.is_empty() { client.claimant.clone() } else { Arc::new(claimant_with(terms.labels)) },
     };
     let pursuit = Pursuit::new(client, claim, terms.upkeep);
-    let patience = if terms.wait == Wait::Once { Patience::Once } else { Patience::Queue };
     let outcome = tokio::select! {
         biased;
         error = pursuit.client.closed() => Err(error),
-        outcome = pursuit.pursue(patience) => outcome,
+        outcome = pursuit.pursue(terms.wait) => outcome,
         span = pursuit.end_of(terms.wait) => pursuit.out_of_time(span),
     };
     outcome.map(|attempt| match attempt {
@@ -186,15 +185,20 @@ impl Pursuit {
         Self { client, claim: Arc::new(claim), upkeep, progress: Mutex::default(), _under_way }
     }
 
-    async fn pursue(&self, patience: Patience) -> Result<Attempt<(LeaseMachine, Grant)>, Error> {
+    async fn pursue(&self, wait: Wait) -> Result<Attempt<(LeaseMachine, Grant)>, Error> {
+        let patience = if wait == Wait::Once { Patience::Once } else { Patience::Queue };
         let mut outage = Outage::default();
         loop {
             match self.claim_once(patience, &mut outage).await {
                 Ok(Attempt::Acquired(grant)) => return self.believe(grant),
                 Ok(Attempt::Busy(busy)) => return Ok(Attempt::Busy(busy)),
                 Err(error) => {
-                    let now = self.client.clock.now();
-                    if patience == Patience::Once || error.retry() == Retry::AfterChange || outage.is_over(now) {
+                    let given_up = match wait {
+                        Wait::Once => true,
+                        Wait::AtMost(_) => false, // its end comes by itself
+                        Wait::Forever => outage.is_over(self.client.clock.now()),
+                    };
+                    if given_up || error.retry() == Retry::AfterChange {
                         return Err(error);
                     }
                     self.note(|progress| progress.last = Some(Err(error)));
@@ -219,12 +223,12 @@ impl Pursuit {
                 self.note(|progress| progress.last = Some(Ok(busy)));
                 self.client.store.turn(&self.claim).await.map(Attempt::Acquired)
             }
-            Err(error) => {
-                if error.applied() == Applied::No {
-                    self.note(|progress| progress.trace = before);
-                }
-                Err(error)
+            Err(error) if error.applied() == Applied::No => {
+                self.note(|progress| progress.trace = before);
+                // That this try was refused says nothing of an earlier one, which may have been carried out.
+                Err(if before.is_some() { error.outcome_unknown() } else { error })
             }
+            Err(error) => Err(error),
         }
     }
 

@@ -152,7 +152,7 @@ impl Watchdog {
 
     /// Judges a lease by the clock now, without waiting for the task to run (L1).
     pub(crate) fn settle(&self, owner: &Owner) {
-        self.0.feed(&mut self.0.lock(), *owner, Event::Tick { ahead: Duration::ZERO });
+        self.0.feed(&mut self.0.lock(), *owner, Event::Looked);
     }
 
     /// Feeds the answer to a renewal that the holder sent by hand.

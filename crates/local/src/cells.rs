@@ -4,6 +4,8 @@
 //! another by the lock of one of [`STRIPES`] files, which never go away and also hold the last version that was given
 //! out under them, so that none comes twice when a cell is removed. A change is on the disk before it is answered.
 
+mod file;
+
 use std::{
     fs,
     io::Write,
@@ -18,13 +20,14 @@ use std::{
 };
 
 use fencepost_core::{
+    backoff::jitter,
     cells::{Cell, Cells, Change, Changed, Version},
     clock::{self, BootClock, Clock, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
     name::LockName,
-    owner::Owner,
     store::BoxFuture,
 };
+use file::{Expiry, Written};
 use rustix::{
     fs::{FlockOperation, OFlags},
     io::Errno,
@@ -44,6 +47,9 @@ use crate::{
 
 /// Cells that share a lock file are changed one after another.
 const STRIPES: u8 = 64;
+/// What has expired is removed with one change in so many, by looking through the whole directory.
+const SWEEP_ONE_IN: f64 = 64.0;
+const SUFFIX: &str = ".cell";
 /// A change holds its lock for as long as the disk takes; a process that was stopped meanwhile, for longer.
 const LOCKED_WITHIN: Duration = Duration::from_secs(5);
 /// How often a cell is looked at where the kernel gives no watch.
@@ -63,9 +69,8 @@ struct Place {
 impl Place {
     fn of(cells: &Path, name: &LockName) -> Self {
         let encoded = encode(name.as_str());
-        let stripe = encoded.bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte)) % STRIPES;
-        let file_name = format!("{encoded}.cell");
-        Self { name: name.clone(), file: cells.join(&file_name), file_name, stripe }
+        let file_name = format!("{encoded}{SUFFIX}");
+        Self { name: name.clone(), file: cells.join(&file_name), file_name, stripe: stripe_of(encoded.as_bytes()) }
     }
 
     /// The cell, unless it has expired.
@@ -84,90 +89,8 @@ impl Place {
     }
 }
 
-/// A cell as its file has it: a line of text, and the value after it.
-struct Written<'a> {
-    by: Owner,
-    version: u64,
-    expires: Option<Expiry>,
-    name: &'a str,
-    value: &'a [u8],
-}
-
-/// When a cell ends: on the clock of the boot it was written in, and by the wall clock after another boot.
-#[derive(Clone, Copy)]
-struct Expiry {
-    boot: BootId,
-    boot_ms: u64,
-    unix_ms: u64,
-}
-
-impl Expiry {
-    fn after(span: Duration, boot: BootId) -> Self {
-        let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let (boot_ms, unix_ms) = (since_boot_ms().saturating_add(span), wall_unix_ms(&BootClock).saturating_add(span));
-        Self { boot, boot_ms, unix_ms }
-    }
-
-    /// How long yet; `None` when it is over.
-    fn left(self, boot: &BootId) -> Option<Duration> {
-        let (end, now) =
-            if self.boot == *boot { (self.boot_ms, since_boot_ms()) } else { (self.unix_ms, wall_unix_ms(&BootClock)) };
-        end.checked_sub(now).filter(|left| *left > 0).map(Duration::from_millis)
-    }
-}
-
-fn since_boot_ms() -> u64 {
-    BootClock.now().as_nanos() / 1_000_000
-}
-
-impl<'a> Written<'a> {
-    /// `fencepost-cell 1 BY VERSION BOOT BOOT_MS UNIX_MS NAME`, with `-` for what does not expire. A name holds no line
-    /// break.
-    fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let line = std::str::from_utf8(&bytes[..end]).ok()?.strip_prefix("fencepost-cell 1 ")?;
-        let mut words = line.splitn(6, ' ');
-        let (by, version) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (boot, boot_ms, unix_ms) = (words.next()?, words.next()?, words.next()?);
-        let expires = match boot {
-            "-" => None,
-            hex => Some(Expiry { boot: boot_of(hex)?, boot_ms: boot_ms.parse().ok()?, unix_ms: unix_ms.parse().ok()? }),
-        };
-        Some(Self { by, version, expires, name: words.next()?, value: &bytes[end + 1..] })
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let expires = match self.expires {
-            None => "- - -".to_owned(),
-            Some(at) => format!("{} {} {}", hex(&at.boot), at.boot_ms, at.unix_ms),
-        };
-        let mut bytes = format!("fencepost-cell 1 {} {} {expires} {}\n", self.by, self.version, self.name).into_bytes();
-        bytes.extend(self.value);
-        bytes
-    }
-
-    fn cell(&self, boot: &BootId) -> Option<Cell> {
-        let expires_in = match self.expires {
-            None => None,
-            Some(expiry) => Some(expiry.left(boot)?),
-        };
-        Some(Cell { value: self.value.into(), version: Version(self.version), by: self.by, expires_in })
-    }
-}
-
-fn hex(boot: &BootId) -> String {
-    boot.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn boot_of(text: &str) -> Option<BootId> {
-    let mut boot = BootId::default();
-    if text.len() != 2 * boot.len() || !text.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in boot.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(boot)
+fn stripe_of(encoded: &[u8]) -> u8 {
+    encoded.iter().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte)) % STRIPES
 }
 
 /// The lock that a change is made under.
@@ -230,6 +153,9 @@ fn change(directory: &Directory, change: &Change) -> Outcome<Changed> {
             let expires = change.ttl.map(|ttl| Expiry::after(ttl.get(), directory.boot));
             let written = Written { by: change.by, version, expires, name: place.name.as_str(), value };
             replace(&cells, &place, &written.bytes(), directory)?;
+            if jitter() < 1.0 / SWEEP_ONE_IN {
+                sweep(&cells, place.stripe, &stripe, directory);
+            }
             Ok(Changed::Done(Version(version)))
         }
         None => {
@@ -255,6 +181,22 @@ fn replace(cells: &Path, place: &Place, bytes: &[u8], directory: &Directory) -> 
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed("writing"))?;
     fs::rename(&new, &place.file).map_err(failed("renaming"))?;
     synced(cells)
+}
+
+/// Removes the cells of one stripe that have expired: nobody else would, and names can be used once each. What goes
+/// wrong leaves clutter, and the next sweep meets it.
+fn sweep(cells: &Path, number: u8, _locked: &Stripe, directory: &Directory) {
+    let Ok(entries) = fs::read_dir(cells) else { return };
+    for entry in entries.flatten() {
+        let ours = |encoded: &[u8]| stripe_of(encoded) == number;
+        if !entry.file_name().as_encoded_bytes().strip_suffix(SUFFIX.as_bytes()).is_some_and(ours) {
+            continue;
+        }
+        let Ok(bytes) = fs::read(entry.path()) else { continue };
+        if Written::parse(&bytes).is_some_and(|written| written.cell(&directory.boot).is_none()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// What was renamed or removed is so after a failure of the machine as well.
@@ -333,43 +275,10 @@ impl Cells for DirectoryStore {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_core::{cells::Expected, name::Namespace};
+    use fencepost_core::{cells::Expected, limits::Ttl, name::Namespace};
 
     use super::*;
     use crate::config::DirectoryConfig;
-
-    const BOOT: BootId = [7; 16];
-
-    fn written(expires: Option<Expiry>) -> Vec<u8> {
-        let by = Owner::from_bytes([1; 20]);
-        Written { by, version: 9, expires, name: "a b c", value: b"line\nline" }.bytes()
-    }
-
-    #[test]
-    fn a_cells_file_reads_back_and_nothing_foreign_does() {
-        for expires in [None, Some(Expiry::after(Duration::from_secs(60), BOOT))] {
-            let bytes = written(expires);
-            let read = Written::parse(&bytes).unwrap();
-            assert_eq!((read.name, read.version, read.value), ("a b c", 9, &b"line\nline"[..]));
-            let cell = read.cell(&BOOT).unwrap();
-            assert_eq!(cell.expires_in.is_some(), expires.is_some());
-        }
-        let whole = written(None);
-        let header = whole.iter().position(|byte| *byte == b'\n').unwrap();
-        for length in 0..header {
-            assert!(Written::parse(&whole[..length]).is_none(), "{length} bytes");
-        }
-        assert!(Written::parse(b"fencepost-cell 2 x\nvalue").is_none());
-    }
-
-    /// The clock of a boot starts anew; what was written before is judged by the wall clock.
-    #[test]
-    fn t2_a_cell_expires_also_after_a_restart_of_the_machine() {
-        let wall = wall_unix_ms(&BootClock);
-        let before = |unix_ms| Expiry { boot: [8; 16], boot_ms: u64::MAX, unix_ms };
-        assert_eq!(before(wall.saturating_sub(1)).left(&BOOT), None);
-        assert!(before(wall + 60_000).left(&BOOT).is_some_and(|left| left > Duration::from_secs(50)));
-    }
 
     #[tokio::test]
     async fn c4_a_foreign_file_in_a_cells_place_is_left_alone() {
@@ -386,5 +295,28 @@ mod tests {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::ForeignValue);
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "somebody else's");
+    }
+
+    #[tokio::test]
+    async fn what_has_expired_is_swept_away_and_nothing_else() {
+        let base = tempfile::tempdir().unwrap();
+        let config = DirectoryConfig::new(base.path());
+        let store = DirectoryStore::open(config, &Namespace::default(), BootClock::shared()).unwrap();
+        let cells = store.shared.directory.path.join(".cells");
+        let (brief, lasting) = (LockName::new("brief").unwrap(), LockName::new("lasting").unwrap());
+        let change = Change::write(brief.clone(), Expected::Absent, *b"1").unwrap();
+        store.change(&change.expiring(Ttl::new(Ttl::MIN).unwrap())).await.unwrap();
+        store.change(&Change::write(lasting.clone(), Expected::Absent, *b"2").unwrap()).await.unwrap();
+        fs::write(cells.join("foreign.cell"), "somebody else's").unwrap();
+        while store.read(&brief).await.unwrap().is_some() {
+            clock::sleep(&BootClock, Ttl::MIN).await;
+        }
+        for number in 0..STRIPES {
+            let stripe = Stripe::lock(&cells, number, &store.shared.directory).unwrap();
+            sweep(&cells, number, &stripe, &store.shared.directory);
+        }
+        assert!(!Place::of(&cells, &brief).file.exists(), "it has expired");
+        assert!(store.read(&lasting).await.unwrap().is_some());
+        assert!(cells.join("foreign.cell").exists());
     }
 }

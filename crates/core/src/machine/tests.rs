@@ -61,6 +61,15 @@ fn t1_an_older_answer_never_moves_the_deadline_back() {
     assert_eq!(lease.deadline(), deadline);
 }
 
+/// Whoever looks sends nothing: a renewal that a look asked for would never be answered, and none be asked for again.
+#[test]
+fn r1_a_look_asks_for_no_renewal() {
+    let mut lease = held(0, 0);
+    assert_eq!(lease.on(at(5_000), Event::Looked, 0.0), Action::Nothing);
+    assert_eq!(lease.on(at(5_000), tick(), 0.0), Action::Renew);
+    assert_eq!(lease.on(at(9_898), Event::Looked, 0.0), Action::Lose(LossReason::Expired));
+}
+
 #[test]
 fn r1_a_failed_renewal_is_repeated_soon_and_often() {
     let mut lease = held(0, 0);

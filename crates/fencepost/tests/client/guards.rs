@@ -117,3 +117,16 @@ fn a_guard_outlives_its_runtime_without_a_panic() {
     drop(runtime);
     drop(lease);
 }
+
+/// Nobody is left to renew it, and no task of the watchdog to tell; the holder may run in another runtime.
+#[test]
+fn l1_a_loss_is_told_although_the_runtime_of_the_locks_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let acquire =
+        async { held(open("l1-ended").await.lock("a").ttl(Duration::from_millis(300)).acquire().await.unwrap()) };
+    let lease = first.block_on(acquire);
+    drop(first);
+    let told = async { tokio::time::timeout(Duration::from_secs(20), lease.lost()).await };
+    assert_eq!(runtime().block_on(told).expect("told in time"), LossReason::Expired);
+}

@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up has failed
 
+mod barriers;
 mod blocking;
 mod cleaning;
 mod guards;
 mod ledger;
+mod members;
 mod observed;
+mod outages;
 mod readme;
 mod reentrant;
 mod renewal;

@@ -44,25 +44,39 @@ fn primitives() -> String {
     table
 }
 
+/// One row for each store; URLs that differ in nothing else share it. Below it, why some have no fence.
 fn table() -> String {
+    let stores: Vec<_> = SCHEMES.iter().map(|scheme| (scheme.capabilities)()).collect();
     let mut table = "| store | URL | class | fence | freed when the holder dies | how a waiter wakes | order |\n\
                      |---|---|---|---|---|---|---|\n"
         .to_owned();
-    for scheme in SCHEMES {
-        writeln!(table, "{}", row(&(scheme.capabilities)())).unwrap();
+    for alike in stores.chunk_by(|a, b| a.store == b.store && facts(a) == facts(b)) {
+        let urls: Vec<_> = alike.iter().map(|store| format!("`{}`", store.url)).collect();
+        writeln!(table, "| {} | {} | {} |", alike[0].store, urls.join("<br>"), facts(&alike[0])).unwrap();
     }
+    let mut reasons: Vec<_> = stores.iter().filter_map(|store| Some((store.store, no_fence(store)?))).collect();
+    reasons.dedup();
+    table.push('\n');
+    reasons.iter().for_each(|(store, why)| writeln!(table, "- {store} has no fence, since {why}.").unwrap());
     table
 }
 
-fn row(store: &Capabilities) -> String {
+fn no_fence(store: &Capabilities) -> Option<&'static str> {
+    match store.fence {
+        FenceSource::None(why) => Some(why),
+        FenceSource::Issued(_) => None,
+    }
+}
+
+fn facts(store: &Capabilities) -> String {
     let class = match store.class {
         Class::Correctness => "correctness",
         Class::Efficiency => "efficiency",
     };
     let scope = if store.scope.is_empty() { String::new() } else { format!(", {}", store.scope) };
     let fence = match store.fence {
-        FenceSource::None(why) => format!("none, since {why}"),
-        FenceSource::Issued(place) => place.to_owned(),
+        FenceSource::None(_) => "none",
+        FenceSource::Issued(place) => place,
     };
     let freed = match store.freed_on_death {
         FreedOnDeath::AtOnce => "at once",
@@ -74,6 +88,5 @@ fn row(store: &Capabilities) -> String {
         Order::FirstCome(exceptions) => format!("first come, first served ({exceptions})"),
         Order::None => "no promise".to_owned(),
     };
-    let (name, url, wakes) = (store.store, store.url, store.wakes_by);
-    format!("| {name} | `{url}` | {class}{scope} | {fence} | {freed} | {wakes} | {order} |")
+    format!("{class}{scope} | {fence} | {freed} | {} | {order}", store.wakes_by)
 }

@@ -130,7 +130,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "a shard is taken by whoever sees it first",
         rule: "members",
-        file: "crates/fencepost/src/members.rs",
+        file: "crates/fencepost/src/members/shards.rs",
         find: "(true, false, false) => self.start_asking(shard),",
         replace: "(_, false, false) => self.start_asking(shard),",
         test: suite("memory::each_shard_has_one_owner"),

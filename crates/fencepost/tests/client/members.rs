@@ -1,0 +1,118 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fencepost::{
+    Correctness, Error, ErrorKind, LockName, Locks, Namespace,
+    cells::{self, Cells, Change, Changed, Version},
+    clock::ManualClock,
+    error::Operation,
+    layer::StoreLayer,
+    purpose::TypedStore,
+    registry::open_store,
+    store::{BoxFuture, Store},
+};
+
+use crate::open_on;
+
+const TTL: Duration = Duration::from_secs(9);
+
+/// A store that tells of no change, and makes none while it is away.
+#[derive(Debug)]
+struct Deaf {
+    store: Arc<dyn Store>,
+    away: AtomicBool,
+}
+
+impl TypedStore for Deaf {
+    type Serves = Correctness;
+}
+
+impl StoreLayer for Deaf {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
+    }
+}
+
+fn away<T: 'static>() -> BoxFuture<'static, Result<T, Error>> {
+    let error = Error::new(ErrorKind::Unavailable, Operation::Update, "nobody is there").not_applied();
+    Box::pin(async { Err(error) })
+}
+
+impl Cells for Deaf {
+    fn read<'a>(&'a self, key: &'a LockName) -> BoxFuture<'a, Result<Option<cells::Cell>, Error>> {
+        self.store.cells().unwrap().read(key)
+    }
+
+    fn change<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<Changed, Error>> {
+        if self.away.load(Relaxed) { away() } else { self.store.cells().unwrap().change(change) }
+    }
+
+    fn changed<'a>(&'a self, _key: &'a LockName, _seen: Option<Version>) -> BoxFuture<'a, Result<(), Error>> {
+        away()
+    }
+}
+
+async fn deaf(space: &str, clock: &ManualClock) -> (Arc<Deaf>, Locks<Correctness>) {
+    let clock: Arc<ManualClock> = Arc::new(clock.clone());
+    let store = open_store(&format!("memory:{space}"), Namespace::default(), clock.clone()).await.unwrap();
+    let store = Arc::new(Deaf { store, away: AtomicBool::new(false) });
+    (store.clone(), Locks::with_store(store, clock).unwrap())
+}
+
+async fn pass(clock: &ManualClock, span: Duration) {
+    let step = Duration::from_millis(500);
+    for _ in 0..span.as_millis() / step.as_millis() {
+        clock.advance(step);
+        for _ in 0..40 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_hears_of_no_change_shows_signs_of_life_all_the_same() {
+    let clock = ManualClock::new();
+    let (_store, locks) = deaf("members-deaf", &clock).await;
+    let _deaf = locks.members("group").unwrap().join("deaf", TTL).await.unwrap();
+    let other = open_on("members-deaf", &clock).await.members("group").unwrap().join("other", TTL).await.unwrap();
+    for round in 0..3_000 {
+        pass(&clock, Duration::from_millis(500)).await;
+        assert!(other.present().contains("deaf"), "taken for dead in round {round}");
+    }
+}
+
+/// Its owner's TTL counts and not that of whoever comes next.
+#[tokio::test]
+async fn the_id_of_a_dead_member_is_free_again_after_its_ttl() {
+    let clock = ManualClock::new();
+    let (store, locks) = deaf("members-dead", &clock).await;
+    let _dead = locks.members("group").unwrap().join("a", TTL * 5).await.unwrap();
+    store.away.store(true, Relaxed);
+    let members = open_on("members-dead", &clock).await.members("group").unwrap();
+    let joining = tokio::spawn(async move { members.join("a", TTL).await });
+    pass(&clock, TTL * 4).await;
+    assert!(!joining.is_finished(), "{:?}", joining.await);
+    pass(&clock, TTL * 2).await;
+    assert_eq!(joining.await.unwrap().unwrap().id(), "a");
+}
+
+#[tokio::test]
+async fn the_id_of_a_live_member_is_refused_at_its_next_sign_of_life() {
+    let clock = ManualClock::new();
+    let locks = open_on("members-alive", &clock).await;
+    let members = locks.members("group").unwrap();
+    let _alive = members.join("a", TTL).await.unwrap();
+    let joining = tokio::spawn(async move { members.join("a", TTL * 5).await });
+    pass(&clock, TTL).await;
+    assert!(joining.is_finished());
+    assert_eq!(joining.await.unwrap().unwrap_err().kind(), ErrorKind::Mismatch);
+}

@@ -55,7 +55,7 @@ pub(crate) struct Cluster {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// Held by the one task that asks for the map; when it was asked for last.
-    asking: tokio::sync::Mutex<Option<Moment>>,
+    asking: tokio::sync::Mutex<Option<(Moment, Result<(), Failure>)>>,
     shards: Arc<Shards>,
     /// Counts masters that were replaced.
     replaced: watch::Sender<u64>,
@@ -78,6 +78,9 @@ struct Map {
     owners: Vec<Option<u16>>,
     masters: Vec<Arc<Link>>,
 }
+
+/// Places in a list of calls, by the master that each belongs to as far as is known.
+type ByMaster = HashMap<Option<usize>, (Option<Arc<Link>>, Vec<usize>)>;
 
 /// What is sent to where a key lives.
 #[derive(Clone, Copy)]
@@ -103,7 +106,9 @@ impl Cluster {
         let seeds: Vec<_> = config.nodes.iter().map(|node| (node.host.clone(), node.port)).collect();
         let known = seeds.iter().cloned().collect();
         let state = State { map: Arc::default(), links: HashMap::new(), known, closed: false };
-        let Some(node) = config.nodes.first().cloned() else { return Err(Failure::closed()) };
+        let Some(node) = config.nodes.first().cloned() else {
+            return Err(Failure::new(ErrorKind::InvalidInput, Applied::No, "no node of the cluster is named"));
+        };
         let cluster = Self {
             seeds,
             node,
@@ -207,44 +212,59 @@ impl Cluster {
         }
     }
 
-    /// Sends many scripts, in one pipeline after another to each master. What a pipeline cannot do, a script that the
-    /// node does not know or a slot that moved, is done one by one.
-    pub(crate) async fn exchange_many(
+    /// Calls a script many times, in one pipeline after another to each master. All answers are there `within` this time:
+    /// a master that is silent must not keep the answers of the others from whoever waits for all (R1).
+    pub(crate) async fn call_many(
         &self,
         script: &Script,
         calls: &[(Vec<String>, Vec<String>)],
+        within: Duration,
     ) -> Vec<Result<Kept, Failure>> {
-        let mut by_master: HashMap<usize, (Arc<Link>, Vec<usize>)> = HashMap::new();
-        let mut answers: Vec<Option<Result<Kept, Failure>>> = calls.iter().map(|_| None).collect();
+        let mut by_master = ByMaster::new();
         for (place, (keys, _)) in calls.iter().enumerate() {
-            if let Ok(link) = self.master_of(slot(&keys[0])).await {
-                by_master.entry(Arc::as_ptr(&link) as usize).or_insert((link, Vec::new())).1.push(place);
-            }
+            let link = self.state().map.master_of(slot(&keys[0]));
+            let master = link.as_ref().map(|link| Arc::as_ptr(link) as usize);
+            by_master.entry(master).or_insert((link, Vec::new())).1.push(place);
         }
-        let pipelines =
+        let batches =
             by_master.values().flat_map(|(link, places)| places.chunks(PIPELINE).map(move |chunk| (link, chunk)));
-        let sent = pipelines.map(|(link, places)| async move {
-            let commands = places.iter().map(|place| {
-                let (keys, arguments) = &calls[*place];
-                script.by_hash(keys, arguments)
-            });
-            (places, link.send_all(commands.collect(), Care::Keep).await)
-        });
-        for (places, outcome) in join_all(sent).await {
-            let Ok((values, short)) = outcome else { continue };
-            for (place, value) in places.iter().zip(values) {
-                if !matches!(value, Value::ServerError(_)) {
-                    answers[*place] = Some(Ok(Kept { value, short: short.clone() }));
-                }
+        let answered = join_all(batches.map(|(link, places)| async move {
+            let batch = places.iter().map(|place| &calls[*place]).collect();
+            let limited = tokio::time::timeout(within, self.call_batch(link.as_ref(), script, batch)).await;
+            let late = || {
+                Err(Failure::new(ErrorKind::Unavailable, Applied::Unknown, "the key's master did not answer in time"))
+            };
+            places.iter().copied().zip(limited.unwrap_or_else(|_| places.iter().map(|_| late()).collect()))
+        }));
+        let mut answers: Vec<_> = answered.await.into_iter().flatten().collect();
+        answers.sort_by_key(|(place, _)| *place);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// One pipeline. What it cannot do, a script that the node does not know or a slot that moved, is done one by one.
+    async fn call_batch(
+        &self,
+        link: Option<&Arc<Link>>,
+        script: &Script,
+        batch: Vec<&(Vec<String>, Vec<String>)>,
+    ) -> Vec<Result<Kept, Failure>> {
+        let sent = match link {
+            Some(link) => {
+                let commands = batch.iter().map(|(keys, arguments)| script.by_hash(keys, arguments));
+                link.send_all(commands.collect(), Care::Keep).await.ok()
             }
-        }
-        let rest = answers.into_iter().zip(calls).map(|(answer, (keys, arguments))| async move {
-            match answer {
-                Some(answer) => answer,
-                None => self.call(script, keys, arguments, Care::Keep).await,
+            None => None,
+        };
+        let (values, short) = sent.unwrap_or_default();
+        let mut values = values.into_iter();
+        let each = batch.into_iter().map(|(keys, arguments)| (values.next(), short.clone(), keys, arguments));
+        let each = each.map(|(value, short, keys, arguments)| async move {
+            match value {
+                Some(value) if !matches!(value, Value::ServerError(_)) => Ok(Kept { value, short }),
+                _ => self.call(script, keys, arguments, Care::Keep).await,
             }
         });
-        join_all(rest).await
+        join_all(each).await
     }
 
     /// Listens to the messages of a channel within its slot; `false` where the cluster does not know such.
@@ -325,19 +345,26 @@ impl Cluster {
     pub(crate) async fn learn(&self, first: Option<&Arc<Link>>) -> Result<(), Failure> {
         let came = self.clock.now();
         let mut last = self.asking.lock().await;
-        if last.is_some_and(|last| last > came || came.since(last) < MAP_PAUSE) {
-            return Ok(());
+        // Also a failure is shared: a crowd that asked one after another would wait for as many time limits.
+        if let Some((at, outcome)) = &*last
+            && (*at > came || came.since(*at) < MAP_PAUSE)
+        {
+            return outcome.clone();
         }
-        let told = match first {
-            Some(link) => self.ask_for_map(link).await,
-            None => Err(Failure::closed()),
-        };
-        let ranges = match told {
-            Ok(ranges) => ranges,
-            Err(_) => self.ask_anybody().await?,
-        };
-        *last = Some(self.clock.now());
-        self.adopt(ranges)
+        let asked = tokio::time::timeout(self.node.connect_timeout, self.ask_for_maps(first)).await;
+        let silent = || Failure::new(ErrorKind::Unavailable, Applied::No, "no node of the cluster answers");
+        let outcome = asked.unwrap_or_else(|_| Err(silent())).and_then(|ranges| self.adopt(ranges));
+        *last = Some((self.clock.now(), outcome.clone()));
+        outcome
+    }
+
+    async fn ask_for_maps(&self, first: Option<&Arc<Link>>) -> Result<Vec<Range>, Failure> {
+        if let Some(link) = first
+            && let Ok(ranges) = self.ask_for_map(link).await
+        {
+            return Ok(ranges);
+        }
+        self.ask_anybody().await
     }
 
     async fn ask_anybody(&self) -> Result<Vec<Range>, Failure> {
@@ -385,8 +412,8 @@ impl Cluster {
         let address = link.destination();
         match answer {
             Ok(kept) => slots::read(kept.value, address.rsplit_once(':').map_or(&*address, |(host, _)| host)),
-            Err(Trouble::Answered(error)) if error.to_string().contains("cluster support disabled") => {
-                let said = format!("{address} is a single server and no node of a cluster");
+            Err(Trouble::Answered(error)) if is_no_node(&error) => {
+                let said = format!("{address} is no node of a cluster");
                 Err(Failure::new(ErrorKind::Misconfigured, Applied::No, said))
             }
             Err(trouble) => Err(failure_of(trouble)),
@@ -515,6 +542,12 @@ fn failure_of(trouble: Trouble) -> Failure {
         Trouble::Unsent(failure) => failure,
         Trouble::Answered(error) => cluster_failure(&error).unwrap_or_else(|| Failure::answered(&error)),
     }
+}
+
+/// A single server, or a sentinel.
+fn is_no_node(error: &RedisError) -> bool {
+    let text = error.to_string();
+    text.contains("cluster support disabled") || text.contains("unknown command")
 }
 
 /// What a refusal means when it comes from a node of a cluster.

@@ -262,6 +262,9 @@ impl Link {
         let mut current = self.lock();
         current.closed = true;
         current.connection = None;
+        if let Some(waiting) = &self.waiting {
+            waiting.close();
+        }
     }
 
     async fn call_once(

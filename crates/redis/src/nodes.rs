@@ -82,7 +82,9 @@ impl Nodes {
 
     /// The masters of a cluster.
     pub(crate) async fn cluster(config: &ClusterConfig, clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        Ok(Self::Cluster(Box::new(Cluster::open(config, clock).await.map_err(opening)?)))
+        let nodes = Self::Cluster(Box::new(Cluster::open(config, clock).await.map_err(opening)?));
+        survey::look_at_masters(&nodes).await;
+        Ok(nodes)
     }
 
     /// Sends a command that can be repeated, to where `key` lives.
@@ -127,11 +129,13 @@ impl Nodes {
         }
     }
 
-    /// As [`call_kept`](Nodes::call_kept), many times over, with as few round trips as the nodes allow.
+    /// As [`call_kept`](Nodes::call_kept), many times over, with as few round trips as the nodes allow. Where there are
+    /// several, one that is silent has its answers replaced `within` this time.
     pub(crate) async fn call_many(
         &self,
         script: &Script,
         calls: &[(Vec<String>, Vec<String>)],
+        within: Duration,
     ) -> Vec<Result<Kept, Failure>> {
         match self {
             Self::One { link, .. } => {
@@ -141,7 +145,7 @@ impl Nodes {
                 });
                 join_all(each).await
             }
-            Self::Cluster(cluster) => cluster.exchange_many(script, calls).await,
+            Self::Cluster(cluster) => cluster.call_many(script, calls, within).await,
         }
     }
 

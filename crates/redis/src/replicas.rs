@@ -80,6 +80,11 @@ impl Waiting {
         Ok((answers, self.missing(acknowledged)))
     }
 
+    /// Ends the connections that nobody uses.
+    pub(crate) fn close(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// One to the same server; the others lead to a master that was deposed.
     fn take_idle(&self, server: &Arc<Server>) -> Option<MultiplexedConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ use fencepost_core::{
     error::{Applied, ErrorKind},
     name::LockName,
 };
+use futures_util::future::join_all;
 use redis::{FromRedisValue, Pipeline, Value, cmd, pipe};
 
 use crate::{
@@ -19,6 +20,8 @@ use crate::{
 
 /// Keys that the server looks at for one answer of a scan.
 const SCAN_COUNT: usize = 1000;
+/// The limit for a look that only warns.
+const LOOK_WITHIN: Duration = Duration::from_millis(500);
 /// Locks read by one pipeline.
 const READ_AT_ONCE: usize = 100;
 
@@ -57,6 +60,22 @@ fn judge(info: &str) -> Result<(), Failure> {
     if field(info, "role") == Some("slave") {
         return Err(Failure::replica());
     }
+    warn_of_eviction(info);
+    Ok(())
+}
+
+/// Looks at every master of a cluster, as far as they tell soon: one that is silent must not hold up the opening.
+pub(crate) async fn look_at_masters(nodes: &Nodes) {
+    let looks = nodes.masters().await.unwrap_or_default().into_iter().map(|master| async move {
+        let answers = master.read(pipe().cmd("INFO").arg("memory")).await.unwrap_or_default();
+        if let Some(info) = answers.into_iter().next().and_then(|answer| String::from_redis_value(answer).ok()) {
+            warn_of_eviction(&info);
+        }
+    });
+    let _ = tokio::time::timeout(LOOK_WITHIN, join_all(looks)).await;
+}
+
+fn warn_of_eviction(info: &str) {
     let limited = field(info, "maxmemory").is_some_and(|limit| limit != "0");
     match field(info, "maxmemory_policy") {
         Some(policy) if limited && policy != "noeviction" => tracing::warn!(
@@ -65,7 +84,6 @@ fn judge(info: &str) -> Result<(), Failure> {
         ),
         _ => {}
     }
-    Ok(())
 }
 
 /// Every lock that is held or waited for, sorted by name; or just `only`.

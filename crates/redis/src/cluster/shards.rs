@@ -4,11 +4,12 @@
 //! A subscription ends with its connection, and when its slot moves. Both are told, and the room subscribes anew.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU8, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use fencepost_core::error::{Applied, ErrorKind};
@@ -22,6 +23,8 @@ use tokio::sync::mpsc;
 use super::{Cluster, slot};
 use crate::{connection::Link, failure::Failure, route::Server};
 
+/// A subscription that nobody needs any more is kept this long: the next waiter at the same lock often comes at once.
+const LINGER: Duration = Duration::from_secs(1);
 /// Tries for one subscription. The slot may be on its way.
 const TRIES: usize = 4;
 
@@ -42,6 +45,8 @@ pub(crate) enum Heard {
 pub(crate) struct Shards {
     us: Weak<Self>,
     state: Mutex<State>,
+    /// Held while a subscription begins or ends, so that an end cannot overtake the next beginning.
+    changing: tokio::sync::Mutex<()>,
     known: AtomicU8,
     /// At most a message for each hand-over to us.
     arriving: mpsc::UnboundedSender<Heard>,
@@ -54,6 +59,8 @@ struct State {
     ears: HashMap<String, Ear>,
     /// What is heard, and by which ear.
     channels: HashMap<String, u64>,
+    /// What nobody needs any more.
+    leaving: HashSet<String>,
     last_ear: u64,
 }
 
@@ -69,6 +76,7 @@ impl Shards {
         Arc::new_cyclic(|us| Self {
             us: us.clone(),
             state: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
             known: AtomicU8::new(UNKNOWN),
             arriving,
             arrived: tokio::sync::Mutex::new(arrived),
@@ -80,8 +88,12 @@ impl Shards {
         if self.known.load(Relaxed) == REFUSED {
             return Ok(false);
         }
-        if self.state().channels.contains_key(channel) {
+        if self.is_heard(channel) {
             return Ok(true);
+        }
+        let _changing = self.changing.lock().await;
+        if self.is_heard(channel) {
+            return Ok(true); // another waiter at the same lock was quicker
         }
         for _ in 0..TRIES {
             let link = cluster.master_of(slot(channel)).await?;
@@ -110,19 +122,41 @@ impl Shards {
         ))
     }
 
-    /// Stops listening to a channel.
+    /// Stops listening to a channel, unless somebody wants it again soon.
     pub(super) fn unhear(&self, channel: &str) {
-        let mut state = self.state();
-        let Some(number) = state.channels.remove(channel) else { return };
-        let ear = state.ears.values().find(|ear| ear.number == number).cloned();
-        drop(state);
-        let channel = channel.to_owned();
-        if let (Some(mut ear), Ok(runtime)) = (ear, tokio::runtime::Handle::try_current()) {
+        self.state().leaving.insert(channel.to_owned());
+        let (us, channel) = (self.us.clone(), channel.to_owned());
+        // Without a runtime the client is ending, and its connections with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // One that fails costs a message that nobody waits for.
-                let _ = cmd("SUNSUBSCRIBE").arg(channel).query_async::<Value>(&mut ear.connection).await;
+                tokio::time::sleep(LINGER).await;
+                if let Some(shards) = us.upgrade() {
+                    shards.leave(&channel).await;
+                }
             });
         }
+    }
+
+    async fn leave(&self, channel: &str) {
+        let _changing = self.changing.lock().await;
+        let ear = {
+            let mut state = self.state();
+            if !state.leaving.remove(channel) {
+                return;
+            }
+            let number = state.channels.remove(channel);
+            state.ears.values().find(|ear| Some(ear.number) == number).cloned()
+        };
+        if let Some(mut ear) = ear {
+            // One that fails costs a message that nobody waits for.
+            let _ = cmd("SUNSUBSCRIBE").arg(channel).query_async::<Value>(&mut ear.connection).await;
+        }
+    }
+
+    fn is_heard(&self, channel: &str) -> bool {
+        let mut state = self.state();
+        state.leaving.remove(channel);
+        state.channels.contains_key(channel)
     }
 
     /// The next that arrives. Cancel safe.

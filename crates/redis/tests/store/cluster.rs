@@ -11,7 +11,7 @@ use fencepost_core::{
     url::StoreUrl,
 };
 use fencepost_redis::{ClusterConfig, RedisStore};
-use fencepost_servers::{ClusterSet, RedisServer};
+use fencepost_servers::{ClusterSet, RedisServer, sentinel_naming};
 
 use super::{Administered, SOON, claim, eventually, ms, name, open as open_single, queue, release, take, within};
 
@@ -203,9 +203,12 @@ async fn c4_the_wrong_scheme_is_said_when_opening() {
         assert!(error.to_string().contains("node of a Redis Cluster; use the scheme redis+cluster:"), "{error}");
     }
     let single = RedisServer::start();
+    let (sentinel, _) = sentinel_naming(single.address());
+    let error = open(&format!("redis+cluster://{}", sentinel.address())).await.unwrap_err();
+    assert!(error.to_string().contains("is no node of a cluster"), "{error}");
     let error = open(&format!("redis+cluster://{}", single.address())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
-    assert!(error.to_string().contains("is a single server"), "{error}");
+    assert!(error.to_string().contains("is no node of a cluster; a single server is opened by redis:"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -344,4 +347,37 @@ async fn l4_a_replaced_master_puts_every_grant_in_doubt() {
     set.fail_over(set.slot_of("x"));
     assert!(is_renewed(renewed(&store, &mine).await), "which finds the new master");
     within(SOON, "every grant is in doubt", reporter.doubted()).await;
+}
+
+/// A client waits for a third of the TTL, and would take every answer for lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn r1_a_silent_master_keeps_no_other_lease_from_its_renewal() {
+    let set = ClusterSet::start();
+    let store = open(&set.url()).await.unwrap();
+    let slot = set.slot_of("x");
+    let held = [take(&store, "x", ms(3000)).await, take(&store, name_elsewhere(&set, slot), ms(3000)).await];
+    set.master_of(slot).freeze();
+    let answers = within(ms(1000), "all answers, within a third of the TTL", store.renew(&held)).await;
+    assert_eq!(answers[0].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(matches!(answers[1], Ok(Renewal::Renewed { .. })), "{answers:?}");
+}
+
+/// With every node silent a crowd is told at once, not one after another.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_crowd_at_a_silent_cluster_waits_for_one_limit() {
+    let set = ClusterSet::start();
+    let url = format!("{}?timeout=300ms&connect_timeout=500ms", set.url());
+    let store = open(&url).await.unwrap();
+    take(&store, "x", TTL).await;
+    set.nodes().iter().for_each(RedisServer::freeze);
+    let crowd: Vec<_> = (0..100)
+        .map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move { store.claim(&claim(&format!("{number}"), TTL), Patience::Once).await })
+        })
+        .collect();
+    for refused in crowd {
+        let error = within(SOON, "every call ends", refused).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
 }

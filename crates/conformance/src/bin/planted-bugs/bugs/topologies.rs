@@ -132,8 +132,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "cluster: what a pipeline could not do is told as a failure",
         rule: "R1",
         file: "crates/redis/src/cluster.rs",
-        find: "                if !matches!(value, Value::ServerError(_)) {",
-        replace: "                if true {",
+        find: "Some(value) if !matches!(value, Value::ServerError(_)) =>",
+        replace: "Some(value) =>",
         test: redis("cluster::locks_of_all_masters_are_listed_broken_and_renewed_in_pipelines"),
     },
 ];

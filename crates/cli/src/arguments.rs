@@ -1,7 +1,7 @@
 //! The command line: one definition for each flag feeds the help, the man page and the completions.
 
 mod running;
-mod values;
+pub(crate) mod values;
 
 use std::os::unix::ffi::OsStrExt;
 

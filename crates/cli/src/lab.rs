@@ -1,9 +1,11 @@
 //! `lab`: breaks locks on servers of its own, and judges histories.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::{BufReader, Read},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{Args, Subcommand};
@@ -12,6 +14,7 @@ use fencepost_lab::{
     AgentCommand, IDLE_LIMIT, SUBJECTS, Scenario, Subject, Verdict, report,
     run::{self, Cell, Plan},
     scenarios,
+    twice::{self, Difference},
 };
 
 use crate::{
@@ -19,6 +22,7 @@ use crate::{
     exit::{Ending, say},
     listing,
     signals::Caught,
+    when,
 };
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +47,13 @@ pub(crate) enum Lab {
         /// The directory that `run --out` wrote
         dir: PathBuf,
     },
+    /// Run a job once, and twice at once, in copies of a directory, and show what differs
+    ///
+    /// A lock for efficiency lets a job run twice in rare cases. This shows what that costs. The job runs in the copies only;
+    /// what it does elsewhere, it does three times. FENCEPOST_TWICE is once, first or second in its environment. Exit code 0
+    /// when nothing differs, else 41.
+    #[command(after_help = "Example: fencepost lab twice --dir data -- ./nightly.sh")]
+    Twice(Twice),
     #[command(hide = true, about = "Be a client process of the laboratory")]
     Agent {
         /// The role as JSON
@@ -78,6 +89,19 @@ pub(crate) struct Check {
     rest: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Twice {
+    /// The directory to copy
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// How long after the first of the two the second one starts
+    #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = crate::arguments::values::span)]
+    apart: Duration,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
 /// Carries out one of its verbs.
 pub(crate) fn lab(global: &Global, verb: Lab) -> Ending {
     crate::log(global.verbose);
@@ -86,6 +110,7 @@ pub(crate) fn lab(global: &Global, verb: Lab) -> Ending {
         Lab::Run(verb) => play(global, &verb),
         Lab::Check(verb) => check(global, &verb),
         Lab::Report { dir } => report::render(&dir).map(|()| Ending::done()).map_err(Ending::internal),
+        Lab::Twice(verb) => twice(verb),
         Lab::Agent { role } => agent(&role),
     };
     outcome.unwrap_or_else(|ending| ending)
@@ -95,6 +120,31 @@ fn agent(role: &str) -> Result<Ending, Ending> {
     let role = serde_json::from_str(role).map_err(|error| Ending::usage(error.to_string()))?;
     fencepost_lab::agent::run(role).map_err(|error| Ending::internal(error.to_string()))?;
     Ok(Ending::done())
+}
+
+fn twice(verb: Twice) -> Result<Ending, Ending> {
+    let Twice { dir, apart, command } = verb;
+    let outcome = twice::run(&twice::Twice { directory: dir.clone(), command, apart });
+    let outcome = outcome.map_err(|error| Ending::internal(format!("{}: {error}", dir.display())))?;
+    let [first, second] = outcome.twice;
+    let mut text = format!("alone: {}; at once: {first} and {second}\n", outcome.once);
+    for (path, difference) in &outcome.differences {
+        let said = match difference {
+            Difference::OnlyTwice => "is there only after two at once",
+            Difference::OnlyOnce => "is there only after one alone",
+            Difference::Content => "has another content",
+            Difference::Kind => "is another kind of thing, or has other permissions",
+        };
+        text.push_str(&format!("{}: {said}\n", when::harmless(&path.display().to_string())));
+    }
+    crate::print(&text);
+    if !outcome.once.success() {
+        return Err(Ending::internal("the command failed when it ran alone: there is nothing to compare with"));
+    }
+    Ok(match outcome.differences.len() {
+        0 => Ending::done().saying("nothing differs: here the job may run twice"),
+        count => Ending::coded("differs", Verdict::Overlap.exit_code()).saying(format!("{count} paths differ")),
+    })
 }
 
 fn list(global: &Global) -> Result<Ending, Ending> {

@@ -17,6 +17,7 @@ pub mod scenarios;
 mod stage;
 mod stand;
 mod subject;
+pub mod twice;
 mod verdict;
 
 pub use player::AgentCommand;

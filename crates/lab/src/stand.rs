@@ -1,11 +1,13 @@
 //! A store that is ready to be used and to be broken.
 
+mod cluster;
 mod etcd;
 mod file;
 mod postgres;
 mod redis;
 mod redlock;
 mod sentinel;
+mod zookeeper;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -96,8 +98,10 @@ pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
         StoreKind::File => file::Directory::start(),
         StoreKind::Postgres => postgres::Server::start(),
         StoreKind::Etcd => etcd::Member::start(),
+        StoreKind::ZooKeeper => zookeeper::Server::start(),
         StoreKind::Redis => redis::Server::start(),
         StoreKind::Sentinel => sentinel::Set::start(),
+        StoreKind::Cluster => cluster::Cluster::start(),
         StoreKind::Redlock => redlock::Servers::start(),
     }
 }

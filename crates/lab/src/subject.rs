@@ -13,10 +13,14 @@ pub enum StoreKind {
     Postgres,
     /// One etcd member.
     Etcd,
+    /// One ZooKeeper server.
+    ZooKeeper,
     /// One Redis server that keeps an append-only file.
     Redis,
     /// A Redis master with two replicas, watched by three sentinels.
     Sentinel,
+    /// A Redis Cluster of three masters with a replica each.
+    Cluster,
     /// Five independent Redis servers that keep append-only files.
     Redlock,
 }
@@ -35,8 +39,10 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::File, client: Client::Library },
     Subject { store: StoreKind::Postgres, client: Client::Library },
     Subject { store: StoreKind::Etcd, client: Client::Library },
+    Subject { store: StoreKind::ZooKeeper, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::Library },
     Subject { store: StoreKind::Sentinel, client: Client::Library },
+    Subject { store: StoreKind::Cluster, client: Client::Library },
     Subject { store: StoreKind::Redlock, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::RedisPy },
     Subject { store: StoreKind::Redis, client: Client::Naive },
@@ -49,8 +55,10 @@ impl StoreKind {
             StoreKind::File => "file",
             StoreKind::Postgres => "postgres",
             StoreKind::Etcd => "etcd",
+            StoreKind::ZooKeeper => "zookeeper",
             StoreKind::Redis => "redis",
             StoreKind::Sentinel => "sentinel",
+            StoreKind::Cluster => "cluster",
             StoreKind::Redlock => "redlock",
         }
     }
@@ -61,8 +69,10 @@ impl StoreKind {
             StoreKind::File => "directory",
             StoreKind::Postgres => "PostgreSQL",
             StoreKind::Etcd => "etcd",
+            StoreKind::ZooKeeper => "ZooKeeper",
             StoreKind::Redis => "Redis",
             StoreKind::Sentinel => "Redis Sentinel",
+            StoreKind::Cluster => "Redis Cluster",
             StoreKind::Redlock => "Redlock",
         }
     }
@@ -74,12 +84,12 @@ impl StoreKind {
 
     /// Whether clients reach it at one address, so that a relay can stand between.
     pub fn at_one_address(self) -> bool {
-        matches!(self, StoreKind::Postgres | StoreKind::Etcd | StoreKind::Redis)
+        matches!(self, StoreKind::Postgres | StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis)
     }
 
     /// Whether its grants carry a fence.
     pub fn issues_fences(self) -> bool {
-        matches!(self, StoreKind::File | StoreKind::Postgres | StoreKind::Etcd)
+        matches!(self, StoreKind::File | StoreKind::Postgres | StoreKind::Etcd | StoreKind::ZooKeeper)
     }
 }
 

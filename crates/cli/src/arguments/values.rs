@@ -20,7 +20,7 @@ pub(super) fn ttl(text: &str) -> Result<Ttl, String> {
     Ttl::new(span(text)?).map_err(|error| error.to_string())
 }
 
-pub(super) fn span(text: &str) -> Result<Duration, String> {
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
     parse_span(text).ok_or_else(|| "a time span is a number with a unit, such as 150ms, 30s, 1m30s or 2h".into())
 }
 

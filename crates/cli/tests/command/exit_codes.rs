@@ -98,7 +98,7 @@ fn what_is_refused_is_told_to_programs_as_well() {
     assert_eq!((refused.code, refused.stderr.lines().count()), (64, 1), "{}", refused.stderr);
 }
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "run",
     "elect",
     "acquire",
@@ -111,6 +111,7 @@ const VERBS: [&str; 16] = [
     "watch",
     "observe",
     "migrate",
+    "fence-table",
     "bench",
     "lab",
     "completions",

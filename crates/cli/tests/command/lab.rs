@@ -66,3 +66,19 @@ fn a_history_is_judged_and_broken_lines_are_named() {
     let missing = world.finish(&["lab", "check", "/no/such/file"]);
     assert_eq!(missing.code, 64, "{}", missing.stderr);
 }
+
+#[test]
+fn a_job_that_is_not_idempotent_is_found_by_running_it_twice() {
+    let world = World::new();
+    let data = world.directory.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let data = data.to_str().unwrap();
+    let same = world.finish(&["lab", "twice", "--dir", data, "--", "sh", "-c", "echo 1 > state"]);
+    assert_eq!(same.code, 0, "{}{}", same.stdout, same.stderr);
+    let differs = world.finish(&["lab", "twice", "--dir", data, "--", "sh", "-c", "echo 1 >> state"]);
+    assert_eq!(differs.code, 41, "{}", differs.stderr);
+    assert!(differs.stdout.contains("state: has another content"), "{}", differs.stdout);
+    let failed = world.finish(&["lab", "twice", "--dir", data, "--", "false"]);
+    assert_eq!(failed.code, 70, "{}", failed.stderr);
+    assert_eq!(fs::read_dir(data).unwrap().count(), 0, "the directory itself is left alone");
+}

@@ -31,7 +31,10 @@ impl Scenario for ServerFrozen {
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Redlock, _)
+            (
+                StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock,
+                _,
+            )
             | (_, Client::RedisPy) => None,
             (_, Client::Library) => expect(Verdict::Blocked, "safe, since the holder stops at its deadline"),
             (_, Client::Naive) => expect(Verdict::Overlap, "its holder never stops"),

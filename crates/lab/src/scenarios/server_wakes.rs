@@ -31,7 +31,10 @@ impl Scenario for ServerWakes {
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Redlock, _)
+            (
+                StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock,
+                _,
+            )
             | (_, Client::RedisPy | Client::Naive) => None,
             (_, Client::Library) => expect(Verdict::Ok, "what was given up is undone in the background (C1)"),
         }

@@ -22,7 +22,9 @@ async fn every_cell_comes_out_as_the_guarantees_say() {
     assert!(other.is_empty(), "not as expected:\n{}", other.join("\n"));
     let generated = report::guarantees(&done);
     is_written("docs/guarantees.md", |_| generated.clone());
-    is_written("README.md", |text| between_marks(text, &report::short(&done)));
+    for readme in ["README.md", "README.ko.md"] {
+        is_written(readme, |text| between_marks(text, &report::short(&done)));
+    }
 }
 
 /// Whether a page of the project is what it should be by what it is; writes it instead when asked to.

@@ -1,0 +1,28 @@
+//! A Redis Cluster: three masters with a replica each.
+
+use std::sync::Arc;
+
+use fencepost_servers::ClusterSet;
+
+use super::{ServerFault, Stand, needs, not_possible};
+use crate::scenario::Stop;
+
+#[derive(Debug)]
+pub(super) struct Cluster(ClusterSet);
+
+impl Cluster {
+    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+        needs("redis-server", "redis-server")?;
+        Ok(Arc::new(Self(ClusterSet::start())))
+    }
+}
+
+impl Stand for Cluster {
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        Err(not_possible(fault, "a Redis Cluster"))
+    }
+}

@@ -146,6 +146,11 @@ impl Admin {
         let _ = self.ask(1, 9, &request);
     }
 
+    /// Whether the server at hand answers a ping.
+    pub fn ping(&self) -> bool {
+        self.ask(-2, 11, &[]).is_ok()
+    }
+
     fn ask(&self, xid: i32, operation: i32, body: &[u8]) -> Result<Body, Refused> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let request = [&xid.to_be_bytes()[..], &operation.to_be_bytes(), body].concat();

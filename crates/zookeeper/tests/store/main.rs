@@ -2,6 +2,8 @@
 //! what is ZooKeeper's own.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
+mod curator;
+mod ensemble;
 mod numbers;
 mod opening;
 mod queue;

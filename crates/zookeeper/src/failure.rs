@@ -16,11 +16,13 @@ pub(crate) struct Failure {
     advice: Option<&'static str>,
     /// What the server said, where it said something.
     pub(crate) code: Option<Code>,
+    /// Whether the connection or its session was lost with the request on its way: it can be sent on another one.
+    pub(crate) broken: bool,
 }
 
 impl Failure {
     fn new(kind: ErrorKind, applied: Applied, message: impl Into<String>) -> Self {
-        Self { kind, applied, message: message.into(), advice: None, code: None }
+        Self { kind, applied, message: message.into(), advice: None, code: None, broken: false }
     }
 
     fn advise(mut self, advice: &'static str) -> Self {
@@ -45,12 +47,14 @@ impl Failure {
 
     /// The connection broke with the request on its way.
     pub(crate) fn broken() -> Self {
-        Self::new(ErrorKind::Unavailable, Applied::Unknown, "the connection to ZooKeeper broke")
+        let said = "the connection to ZooKeeper broke";
+        Self { broken: true, ..Self::new(ErrorKind::Unavailable, Applied::Unknown, said) }
     }
 
     /// The session is over, by the servers' word or by our own clock; the next claim opens another.
     pub(crate) fn session_over() -> Self {
-        Self::new(ErrorKind::Unavailable, Applied::Unknown, "the session in ZooKeeper is over")
+        let said = "the session in ZooKeeper is over";
+        Self { broken: true, ..Self::new(ErrorKind::Unavailable, Applied::Unknown, said) }
     }
 
     /// The session lasted for less than its opening took (T1).

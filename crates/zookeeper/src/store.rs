@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -325,16 +328,29 @@ impl ZooKeeperStore {
     }
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Failure> {
-        let lock = self.layout.lock(holding.name());
         let place = self.places.remove(&holding.owner);
-        let session = match &place {
+        let begun = AtomicBool::new(false);
+        let given_back = on_another_connection(|| {
+            let again = begun.swap(true, Ordering::Relaxed);
+            self.remove_nodes(holding, place.as_ref(), again)
+        });
+        given_back.await
+    }
+
+    async fn remove_nodes(&self, holding: &Holding, place: Option<&Place>, again: bool) -> Result<Release, Failure> {
+        let lock = self.layout.lock(holding.name());
+        let session = match place {
             Some(place) if !place.session.is_over() => place.session.clone(),
             _ => self.any_session().await?,
         };
-        let known = place.as_ref().and_then(Place::path);
+        let known = place.and_then(Place::path);
         let left = queue::leave(&self.layout, &session, &lock, &holding.owner, known).await?;
         Ok(match left {
             Left { was_there: true, .. } => Release::Released,
+            // While its session lives, only the try whose answer was lost can have removed it.
+            _ if again && place.is_some_and(|place| place.node.is_some() && !place.session.is_over()) => {
+                Release::Released
+            }
             Left { others: true, .. } => Release::HeldByOther,
             Left { others: false, .. } => Release::AlreadyExpired,
         })
@@ -519,6 +535,24 @@ impl ZooKeeperStore {
     }
 }
 
+/// How often a verb is begun anew after its connection broke: another server takes the session up, in a moment or not at
+/// all.
+const CONNECTIONS_BREAK: usize = 3;
+
+/// Begins a verb anew when its connection broke under it. Every verb can be repeated: it finds what the first try left.
+async fn on_another_connection<T, V>(verb: impl Fn() -> V) -> Result<T, Failure>
+where
+    V: Future<Output = Result<T, Failure>>,
+{
+    for _ in 1..CONNECTIONS_BREAK {
+        match verb().await {
+            Err(failure) if failure.broken => {}
+            answer => return answer,
+        }
+    }
+    verb().await
+}
+
 /// What lies between a claim and its grant.
 enum Ahead {
     Nobody,
@@ -551,7 +585,7 @@ impl Store for ZooKeeperStore {
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
         Box::pin(async move {
             only_exclusive(&claim.holding)?;
-            let answer = self.take(claim, patience).await;
+            let answer = on_another_connection(|| self.take(claim, patience)).await;
             answer.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))
         })
     }
@@ -575,12 +609,15 @@ impl Store for ZooKeeperStore {
     }
 
     fn inspect<'a>(&'a self, only: Option<&'a LockName>) -> BoxFuture<'a, Result<Vec<LockState>, Error>> {
-        Box::pin(async move { self.list(only).await.map_err(|failure| failure.error(Operation::Inspect, only)) })
+        Box::pin(async move {
+            let listed = on_another_connection(|| self.list(only)).await;
+            listed.map_err(|failure| failure.error(Operation::Inspect, only))
+        })
     }
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(async move {
-            let forced = self.break_lock(name, if_fence).await;
+            let forced = on_another_connection(|| self.break_lock(name, if_fence)).await;
             forced.map_err(|failure| failure.error(Operation::Force, Some(name)))
         })
     }

@@ -1,6 +1,8 @@
 //! Three servers that agree, and what happens to locks when one of them fails.
 
-use fencepost::Locks;
+use std::{io::Write, path::Path};
+
+use fencepost::{Correctness, Locks};
 use fencepost_conformance::ledger;
 use fencepost_core::{claim::Renewal, error::ErrorKind};
 use fencepost_servers::ZooKeeperEnsemble;
@@ -20,7 +22,7 @@ async fn leaders_that_die_and_freeze_cost_no_exclusion() {
     for _ in 0..8 {
         let locks = Locks::builder(&ensemble.url()).open().await.unwrap().fenced().unwrap();
         let path = log.path().to_owned();
-        clients.spawn(async move { ledger::log_fences(&locks, "x", EACH, &path).await });
+        clients.spawn(async move { log_fences(&locks, EACH, &path).await });
     }
     let grants = async |more: usize| {
         let before = lines();
@@ -37,6 +39,19 @@ async fn leaders_that_die_and_freeze_cost_no_exclusion() {
     ensemble.servers()[leader].thaw();
     within(SOON * 12, "everybody is served", clients.join_all()).await;
     assert_eq!(ledger::assert_rising(log.path()), 8 * EACH as usize);
+
+    /// What cannot be given back while nobody agrees is given back by the client later.
+    async fn log_fences(locks: &Locks<Correctness>, count: u64, log: &Path) {
+        let mut log = std::fs::OpenOptions::new().append(true).open(log).unwrap();
+        for _ in 0..count {
+            let attempt = locks.lock("x").ttl(Duration::from_secs(3)).acquire().await;
+            let mut lease = attempt.unwrap().acquired().expect("no limit was set");
+            log.write_all(format!("{}\n", lease.fence()).as_bytes()).unwrap(); // one call, which appends in one piece
+            if let Err(error) = lease.release().await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+        }
+    }
 }
 
 /// The reason for the heartbeats. A follower that lost its leader goes on answering pings while the leader ends the
@@ -140,7 +155,9 @@ async fn every_call_ends_on_a_server_that_is_frozen() {
     let unavailable = |error: Error| assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     unavailable(within(limit, "a claim", store.claim(&next, Patience::Once)).await.unwrap_err());
     unavailable(within(limit, "a claim", store.claim(&next, Patience::Queue)).await.unwrap_err());
-    unavailable(within(limit, "a claim of another TTL", store.claim(&claim("z", ms(7000)), Patience::Once)).await.unwrap_err());
+    unavailable(
+        within(limit, "a claim of another TTL", store.claim(&claim("z", ms(7000)), Patience::Once)).await.unwrap_err(),
+    );
     unavailable(within(limit, "a release", store.release(&next.holding)).await.unwrap_err());
     unavailable(within(limit, "a listing", store.inspect(None)).await.unwrap_err());
     unavailable(within(limit, "a break", store.force(&name("x"), None)).await.unwrap_err());

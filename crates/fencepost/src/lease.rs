@@ -288,7 +288,8 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     /// store. It takes effect only while the lock is held, so that data beside the lock need no fence. `None` on a store
     /// that has another kind of guard or none, and once the lease is lost or being given back.
     ///
-    /// The stores' documentation names the types, for etcd `fencepost_etcd::EtcdGuard`.
+    /// The stores' documentation names the types, for etcd `fencepost_etcd::EtcdGuard`, for
+    /// ZooKeeper `fencepost_zookeeper::ZooKeeperGuard`.
     pub fn guard<G: Any>(&self) -> Option<G> {
         self.check().ok()?;
         let guard = self.client.store.guard(&self.held.claim.holding)?;

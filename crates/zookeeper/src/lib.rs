@@ -36,6 +36,7 @@
 
 mod config;
 mod failure;
+mod guard;
 mod heartbeat;
 mod layout;
 mod places;
@@ -60,6 +61,7 @@ use fencepost_core::{
 
 pub use crate::{
     config::{Access, ZooKeeperConfig},
+    guard::ZooKeeperGuard,
     layout::Recipe,
     store::ZooKeeperStore,
     tls::Tls,

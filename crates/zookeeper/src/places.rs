@@ -73,6 +73,24 @@ impl Places {
         self.lock().remove(owner)
     }
 
+    /// Nobody stands behind it any more. It stays here until its node is known to be gone: should whoever removes it be
+    /// dropped in the middle, the sentry does (C1).
+    pub(crate) fn leaving(&self, owner: &Owner) -> Option<Place> {
+        let now = self.clock.now();
+        let mut places = self.lock();
+        let place = places.get_mut(owner)?;
+        place.standing = Standing::Coming { alone_since: Some(now) };
+        self.changed.notify_one();
+        Some(place.clone())
+    }
+
+    /// Puts back what could not be removed, unless there is something new under this owner value.
+    pub(crate) fn put_back(&self, owner: Owner, place: Place) {
+        let standing = Standing::Coming { alone_since: Some(self.clock.now()) };
+        self.lock().entry(owner).or_insert(Place { standing, ..place });
+        self.changed.notify_one();
+    }
+
     /// Takes down that a claim is under way, before anything is sent, and attends to it.
     pub(crate) fn enter(self: &Arc<Self>, owner: Owner, session: &Arc<Session>, lock: &str) -> Attendance {
         let standing = Standing::Coming { alone_since: None };

@@ -142,11 +142,14 @@ struct Tasks {
     next: Moment,
 }
 
-/// Removes what nobody stands behind. What cannot be removed now ends with its session, or with the release that the
-/// client sends.
-async fn leave(layout: Layout, owner: Owner, place: Place) {
-    if let Err(failure) = queue::leave(&layout, &place.session, &place.lock, &owner, place.path()).await {
-        tracing::debug!(lock = %place.lock, ?failure, "a node is left to its session's end");
+/// Removes what nobody stands behind. What cannot be removed now is tried again for as long as its session lives.
+async fn leave(layout: Layout, places: Arc<Places>, owner: Owner, place: Place) {
+    let left = queue::leave(&layout, &place.session, &place.lock, &owner, place.path()).await;
+    if let Err(failure) = left
+        && !place.session.is_over()
+    {
+        tracing::debug!(lock = %place.lock, ?failure, "a node could not be removed yet");
+        places.put_back(owner, place);
     }
 }
 
@@ -168,7 +171,7 @@ async fn round(sentry: &Weak<Sentry>, sessions: &Weak<Sessions>) -> Option<(Arc<
     let Tasks { to_watch, to_leave, next } = sentry.look_around();
     // Each on its own: a session that does not answer holds up nobody else's.
     for (owner, place) in to_leave {
-        tokio::spawn(leave(sentry.layout.clone(), owner, place));
+        tokio::spawn(leave(sentry.layout.clone(), sentry.places.clone(), owner, place));
     }
     let known = (sentry.clock.clone(), sentry.places.clone(), next);
     if !to_watch.is_empty() {

@@ -22,7 +22,7 @@ use fencepost_core::{
     limits::Ttl,
     name::{LockName, Namespace},
     purpose::{Correctness, TypedStore},
-    store::{BoxFuture, LossReporter, Store},
+    store::{BoxFuture, Guard, LossReporter, Store},
 };
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use crate::{
     config::{Access, ZooKeeperConfig},
     failure::Failure,
+    guard::ZooKeeperGuard,
     layout::Layout,
     places::{Node, Place, Places, Standing},
     queue::{self, Left, Queue, remove},
@@ -258,8 +259,9 @@ impl ZooKeeperStore {
                 Err(failure) => return Err(failure),
             };
             let queued = patience == Patience::Queue && holder.stat.is_ephemeral();
-            if !queued && let Some(place) = self.places.remove(claim.owner()) {
+            if !queued && let Some(place) = self.places.leaving(claim.owner()) {
                 self.leave(&place).await?;
+                self.places.remove(claim.owner());
             }
             if !holder.stat.is_ephemeral() {
                 return Err(outlives_everybody(first));
@@ -328,13 +330,15 @@ impl ZooKeeperStore {
     }
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Failure> {
-        let place = self.places.remove(&holding.owner);
+        let place = self.places.leaving(&holding.owner);
         let begun = AtomicBool::new(false);
         let given_back = on_another_connection(|| {
             let again = begun.swap(true, Ordering::Relaxed);
             self.remove_nodes(holding, place.as_ref(), again)
         });
-        given_back.await
+        let answer = given_back.await?;
+        self.places.remove(&holding.owner);
+        Ok(answer)
     }
 
     async fn remove_nodes(&self, holding: &Holding, place: Option<&Place>, again: bool) -> Result<Release, Failure> {
@@ -624,6 +628,12 @@ impl Store for ZooKeeperStore {
 
     fn report_losses(&self, to: LossReporter) {
         self.sentry.report_losses(to);
+    }
+
+    fn guard(&self, holding: &Holding) -> Option<Guard> {
+        let place = self.places.get(&holding.owner)?;
+        let held = matches!(place.standing, Standing::Held { .. }) && !place.session.is_over();
+        held.then(|| place.path()).flatten().map(|path| Box::new(ZooKeeperGuard { path }) as Guard)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -1,4 +1,5 @@
-//! `recipe=curator`: kazoo's lock, which honours Curator's nodes when told to, and Fencepost exclude each other.
+//! Beside kazoo: with `recipe=curator` its lock, which honours Curator's nodes when told to, and Fencepost exclude each
+//! other; and its transactions take a grant's guard.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -7,6 +8,7 @@ use std::{
 };
 
 use fencepost_core::claim::Release;
+use fencepost_zookeeper::ZooKeeperGuard;
 
 use super::*;
 
@@ -24,6 +26,12 @@ for line in sys.stdin:
         print(lock.acquire(timeout=30), flush=True)
     elif word[0] == "release":
         print(lock.release(), flush=True)
+    elif word[0] == "write":
+        client.ensure_path("/stock")
+        transaction = client.transaction()
+        transaction.check(word[1], -1)
+        transaction.set_data("/stock", word[2].encode())
+        print(not any(isinstance(result, Exception) for result in transaction.commit()), flush=True)
     elif word[0] == "contend":
         for _ in range(int(word[1])):
             lock.acquire(timeout=30)
@@ -139,4 +147,28 @@ async fn nobody_is_inside_with_the_other() {
     fn enter(inside: &Path) {
         std::fs::File::create_new(inside).expect("nobody else is inside");
     }
+}
+
+/// A writer that was paused past its lease and does not know yet: the ensemble refuses it in the very step that would write.
+#[tokio::test]
+async fn a_guarded_write_takes_effect_only_while_the_lock_is_held() {
+    let place = Place::new();
+    let mut kazoo = Kazoo::start(&place, "/tests/x");
+    let url = place.url();
+    let opening = fencepost::Locks::builder(&url).namespace(Namespace::new("tests").unwrap()).open();
+    let locks = opening.await.unwrap().fenced().unwrap();
+    let mut lease = locks.lock("x").ttl(LONG).acquire().await.unwrap().acquired().unwrap();
+    let guard: ZooKeeperGuard = lease.guard().expect("it is held");
+    let node = guard.below(&place.chroot).expect("it lies there").to_owned();
+    assert_eq!(kazoo.ask(&format!("write {node} 17")), "True");
+    let other = place.store().await;
+    other.force(&name("x"), None).await.unwrap();
+    assert_eq!(kazoo.ask(&format!("write {node} 3")), "False", "whether the holder knows or not");
+    eventually(SOON, "the holder knows", async || lease.guard::<ZooKeeperGuard>().is_none()).await;
+    drop(lease);
+    lease = locks.lock("x").ttl(LONG).acquire().await.unwrap().acquired().unwrap();
+    assert_eq!(kazoo.ask(&format!("write {node} 3")), "False", "a guard is of one grant");
+    assert_eq!(place.admin.read(&format!("{}/stock", place.chroot)).unwrap().0, b"17");
+    lease.release().await.unwrap();
+    assert!(lease.guard::<ZooKeeperGuard>().is_none());
 }

@@ -56,7 +56,9 @@ impl Failure {
 
     /// The same, of one server among several.
     pub(crate) fn at(&self, address: &str) -> Self {
-        Self { message: format!("{address}: {}", self.message), ..self.clone() }
+        let named = self.message.contains(address);
+        let message = if named { self.message.clone() } else { format!("{address}: {}", self.message) };
+        Self { message, ..self.clone() }
     }
 
     /// Nobody was asked, since the store was closed.

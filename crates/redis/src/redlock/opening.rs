@@ -101,7 +101,7 @@ fn assess(nodes: &[Arc<Node>], meetings: Vec<Result<(), Failure>>, spare: usize)
                 .in_store(STORE)
                 .caused_by(failure.error(Operation::Open, None)));
         }
-        away.push(failure.error(Operation::Open, None).to_string());
+        away.push(failure.at(&node.address).error(Operation::Open, None).to_string());
     }
     let (missing, all) = (away.len(), nodes.len());
     let said = format!("{missing} of {all} Redlock servers cannot be reached: {}", away.join("; "));

@@ -216,6 +216,64 @@ async fn w1_split_votes_among_many_contenders_come_together() {
     eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
 }
 
+/// With a limit that hardly any answer keeps, with servers that stand still for moments, and with futures dropped at
+/// whatever await point they stand at, rounds are lost in every way there is; nobody overlaps, and nothing stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn o2_nobody_overlaps_when_answers_come_too_late() {
+    let servers = Arc::new(servers(5));
+    let inside = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let until = BootClock.now().after(ms(8_000));
+    let mut tasks = JoinSet::new();
+    for number in 0..12_u64 {
+        let limit = 2 + number % 4 * 5;
+        let options = format!("node_timeout={limit}ms&restart_guard=0&connect_timeout=5s");
+        let url = url(&servers, &options);
+        // Getting acquainted has the same limit.
+        let store = loop {
+            match open(&url).await {
+                Ok(store) => break store,
+                Err(error) => assert!(BootClock.now() < until, "{error}"),
+            }
+        };
+        let inside = inside.clone();
+        tasks.spawn(async move {
+            let mut grants = 0;
+            while BootClock.now() < until {
+                let claim = claim("x", LONG);
+                let work = async {
+                    match store.claim(&claim, Patience::Queue).await? {
+                        Claimed::Queued(_) => store.turn(&claim).await.map(drop),
+                        _ => Ok(()),
+                    }
+                };
+                let patience = ms(fastrand::u64(1..400));
+                if matches!(tokio::time::timeout(patience, work).await, Ok(Ok(()))) {
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "two hold");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    grants += 1;
+                }
+                // As the client's cleaner does: until it is answered, and once more a moment later.
+                while store.release(&claim.holding).await.is_err() && BootClock.now() < until {}
+                tokio::time::sleep(ms(fastrand::u64(0..20))).await;
+                let _ = store.release(&claim.holding).await;
+            }
+            grants
+        });
+    }
+    while BootClock.now() < until {
+        let server = &servers[fastrand::usize(..5)];
+        server.freeze();
+        tokio::time::sleep(ms(fastrand::u64(1..40))).await;
+        server.thaw();
+        tokio::time::sleep(ms(fastrand::u64(1..40))).await;
+    }
+    let grants: u64 = within(SOON * 4, "all end", tasks.join_all()).await.into_iter().sum();
+    println!("{grants} grants");
+    assert!(grants > 0, "nothing was tested");
+    eventually(SOON * 4, "nothing is left", || keys(&servers).is_empty()).await;
+}
+
 /// A holder of three, the least that is a quorum, hears of a break on all servers at once and not of one on a single one.
 #[tokio::test(flavor = "multi_thread")]
 async fn l1_a_record_that_is_gone_from_a_minority_is_no_loss() {

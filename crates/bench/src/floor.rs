@@ -2,6 +2,7 @@
 
 pub(crate) mod directory;
 pub(crate) mod etcd;
+pub(crate) mod postgres;
 pub(crate) mod redis;
 pub(crate) mod redlock;
 
@@ -91,6 +92,10 @@ pub(crate) async fn of(url: &StoreUrl, namespace: &Namespace) -> Result<(Option<
         }
         "etcd" => {
             let floor = etcd::EtcdFloor::open(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
+        }
+        "postgres" | "postgresql" | "postgres+session" => {
+            let floor = postgres::PostgresFloor::open(url.clone(), namespace).await?;
             Ok((Some(Box::new(floor)), namespace.clone()))
         }
         "redis" => {

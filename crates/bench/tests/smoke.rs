@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::Locks;
 use fencepost_bench::{Outcome, Plan, Report, Work};
-use fencepost_servers::{EtcdCluster, RedisServer};
+use fencepost_servers::{EtcdCluster, PostgresServer, RedisServer};
 
 fn small(url: impl Into<String>) -> Plan {
     let total = Duration::from_millis(600);
@@ -80,6 +80,20 @@ async fn etcd_is_measured_next_to_its_requests_and_left_clean() {
     assert!(figure(&report, "renewals") >= 50.0);
     assert!(figure(&report, "commands sent per 100 renewals") < 100.0, "many leases share a request");
     assert_eq!(cluster.etcdctl(&["get", "--prefix", "", "--keys-only"]), "", "no key of ours stays");
+}
+
+#[tokio::test]
+async fn postgres_is_measured_next_to_its_statements_and_left_clean() {
+    let server = PostgresServer::start();
+    let url = server.url("postgres");
+    let config = fencepost_postgres::PostgresConfig::from_url(fencepost::url::StoreUrl::parse(&url).unwrap()).unwrap();
+    fencepost_postgres::migrate(&config).await.unwrap();
+    let report = measured(&small(&url)).await;
+    assert_eq!(report.outcomes[1].against.len(), 1);
+    assert!(figure(&report, "renewals") >= 50.0);
+    assert_eq!(figure(&report, "leases lost"), 0.0);
+    let held = "SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL";
+    assert_eq!(server.value("postgres", held), "0", "no lock of ours stays");
 }
 
 #[tokio::test]

@@ -94,6 +94,8 @@ struct Waiting {
     bell: Arc<Bell>,
     /// The store has confirmed the place.
     queued: bool,
+    /// The store knows where it hears of its turn. It may not when the connection came while the claim was under way.
+    announced: bool,
 }
 
 /// One lock with waiters of ours.
@@ -175,7 +177,7 @@ impl Room {
 
     /// Whether a waiter would hear of its turn now.
     pub(crate) fn hears(&self) -> bool {
-        *self.hearing.borrow() != Hearing::Deaf
+        *self.hearing.borrow() == Hearing::Messages
     }
 
     /// Listens, and answers how once it does.
@@ -220,7 +222,9 @@ impl Room {
         if state.closed {
             bell.ring(News::AskAgain); // and be told that the store is closed
         }
-        state.waiters.insert(owner, Waiting { name: name.clone(), bell: bell.clone(), queued: false });
+        state
+            .waiters
+            .insert(owner, Waiting { name: name.clone(), bell: bell.clone(), queued: false, announced: false });
         let watched = state.locks.entry(name.clone());
         let watched = watched.or_insert_with(|| Watched { owners: HashSet::new(), settle_at: Moment::END });
         watched.owners.insert(owner);
@@ -229,16 +233,18 @@ impl Room {
         bell
     }
 
-    /// The store confirmed the place; the present lease ends in `left`, or with a session.
-    pub(crate) fn queued(&self, owner: &Owner, left: Option<Duration>) {
+    /// The store confirmed the place; the present lease ends in `left`, or with a session. From now on it is listened for.
+    pub(crate) fn queued(self: &Arc<Self>, owner: &Owner, left: Option<Duration>, hears: bool) {
         let mut state = self.lock();
         let Some(waiting) = state.waiters.get_mut(owner) else { return };
         waiting.queued = true;
+        waiting.announced = hears;
         let name = waiting.name.clone();
         drop(state);
         if left.is_none() {
             self.brisk.store(true, Ordering::Relaxed);
         }
+        self.open();
         self.ends_in(&name, left);
     }
 
@@ -353,6 +359,23 @@ impl Room {
         let state = self.lock();
         let queued = state.waiters.iter().filter(|(_, waiting)| waiting.queued);
         queued.map(|(owner, waiting)| (*owner, waiting.name.clone())).collect()
+    }
+
+    /// Those of them whose channel the store does not know. They are taken for announced from now on.
+    fn take_unannounced(&self) -> Vec<(Owner, LockName)> {
+        let mut state = self.lock();
+        let silent = state.waiters.iter_mut().filter(|(_, waiting)| waiting.queued && !waiting.announced);
+        silent
+            .map(|(owner, waiting)| {
+                waiting.announced = true;
+                (*owner, waiting.name.clone())
+            })
+            .collect()
+    }
+
+    /// The channel, or what lies behind it, is a new one.
+    fn announce_all_again(&self) {
+        self.lock().waiters.values_mut().for_each(|waiting| waiting.announced = false);
     }
 
     fn held_ones(&self) -> Vec<(Owner, LockName)> {

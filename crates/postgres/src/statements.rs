@@ -51,8 +51,18 @@ impl Statements {
             claim: statement(
                 1,
                 "SELECT outcome, issued, holder, holder_fence, since_ms, left_ms, ahead \
-                 FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8)",
-                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::TEXT, Type::INT4, Type::TEXT, Type::BOOL],
+                 FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                &[
+                    Type::TEXT,
+                    Type::TEXT,
+                    Type::BYTEA,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::INT4,
+                    Type::TEXT,
+                    Type::BOOL,
+                    Type::BOOL,
+                ],
             ),
             release: statement(2, "SELECT fencepost.release($1, $2, $3)", &[Type::TEXT, Type::TEXT, Type::BYTEA]),
             renew: statement(

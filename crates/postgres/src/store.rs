@@ -51,7 +51,6 @@ pub struct PostgresStore {
 
 /// How a claim is asked for, as `claim.sql` describes it.
 const ONCE: &str = "once";
-const TRY: &str = "try";
 const QUEUE: &str = "queue";
 const TURN: &str = "turn";
 
@@ -111,7 +110,7 @@ impl PostgresStore {
             .advise("it is no PostgreSQL, or something between rewrites statements; use `mode=lease`"))
     }
 
-    async fn take(&self, claim: &Claim, patience: &str) -> Result<Claimed, Error> {
+    async fn take(&self, claim: &Claim, patience: &str, hears: bool) -> Result<Claimed, Error> {
         let name = only_exclusive(&claim.holding)?;
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
         let ttl = claim.ttl.millis() as i64; // at most a year
@@ -119,8 +118,9 @@ impl PostgresStore {
         let (room, statement) = (&self.room, &self.room.link.statements.claim);
         let session = if room.in_session { Some(self.present_session().await.map_err(failed)?) } else { None };
         let (namespace, name_text, number) = (room.namespace.as_str(), name.as_str(), room.number());
-        let with: [Parameter<'_>; 8] =
-            [&namespace, &name_text, &owner, &ttl, &&*particulars, &number, &patience, &room.in_session];
+        let in_session = room.in_session;
+        let with: [Parameter<'_>; 9] =
+            [&namespace, &name_text, &owner, &ttl, &&*particulars, &number, &patience, &hears, &in_session];
         let counted_from = Sent::now(&*self.clock);
         let rows = match &session {
             None => room.link.call(statement, &with).await,
@@ -167,27 +167,18 @@ impl PostgresStore {
         }
     }
 
-    /// A free lock needs no connection for messages. Who has to wait has one before it queues: a waiter out of reach would be
-    /// passed over.
-    async fn take_or_queue(&self, claim: &Claim) -> Result<Claimed, Error> {
-        if !self.room.hears() && !self.room.in_session {
-            let tried = self.take(claim, TRY).await?;
-            if !matches!(tried, Claimed::Busy(_)) {
-                return Ok(tried);
-            }
-        }
-        self.take_a_place(claim, QUEUE).await
-    }
-
     /// In the room before the claim is sent, so that no hand-over is missed (W1). It leaves the room again unless it is
     /// queued; a place that the server may have given all the same goes with the release that follows (C1).
+    ///
+    /// A free lock needs no connection for messages. A waiter does not wait for one before it has its place: it counts as alive
+    /// meanwhile, and is announced as soon as there is one.
     async fn take_a_place(&self, claim: &Claim, patience: &str) -> Result<Claimed, Error> {
-        self.room.hearing().await.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))?;
         let presence = Presence::enter(&self.room, claim);
-        let claimed = self.take(claim, patience).await?;
+        let hears = self.room.hears();
+        let claimed = self.take(claim, patience, hears).await?;
         if let Claimed::Queued(busy) = &claimed {
             let left = busy.holder.as_ref().and_then(|holder| holder.expires_in);
-            self.room.queued(claim.owner(), left);
+            self.room.queued(claim.owner(), left, hears);
             presence.stay();
         }
         Ok(claimed)
@@ -412,8 +403,8 @@ impl Store for PostgresStore {
 
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
         match patience {
-            Patience::Once => Box::pin(self.take(claim, ONCE)),
-            Patience::Queue => Box::pin(self.take_or_queue(claim)),
+            Patience::Once => Box::pin(self.take(claim, ONCE, false)),
+            Patience::Queue => Box::pin(self.take_a_place(claim, QUEUE)),
         }
     }
 

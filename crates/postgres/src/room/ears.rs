@@ -97,12 +97,17 @@ async fn attend(
     mut messages: mpsc::UnboundedReceiver<Message>,
 ) -> Result<(), Failure> {
     let mut settling = JoinSet::new();
-    announce(room, session).await?;
-    // Messages may have been lost while there was no connection.
-    look_at_waiters(room, session).await?;
+    room.announce_all_again();
+    // What was lost while there was no connection.
     look_at_holders(room, session).await?;
     let mut looked_at = room.clock.now();
     while !room.lock().closed {
+        let unannounced = room.take_unannounced();
+        if !unannounced.is_empty() {
+            announce(room, session, &unannounced).await?;
+            // Their turn may have come before anybody could tell.
+            look_at_waiters(room, session).await?;
+        }
         settle_ended(room, &mut settling).await;
         tokio::select! {
             message = messages.recv() => match message {
@@ -132,7 +137,7 @@ async fn poll(room: &Arc<Room>) {
     room.ring_all(News::AskAgain);
     while !room.lock().closed {
         if let Ok(session) = room.link.session().await {
-            if announce_at <= room.clock.now() && announce(room, &session).await.is_ok() {
+            if announce_at <= room.clock.now() && announce(room, &session, &room.queued_ones()).await.is_ok() {
                 announce_at = room.clock.now().after(LOOK_EVERY);
             }
             let looked = async {
@@ -159,8 +164,8 @@ async fn settle_ended(room: &Arc<Room>, settling: &mut JoinSet<()>) {
 }
 
 /// Tells where our waiters hear of their turn, and that they are alive.
-async fn announce(room: &Room, session: &Arc<Session>) -> Result<(), Failure> {
-    for some in room.queued_ones().chunks(CHUNK) {
+async fn announce(room: &Room, session: &Arc<Session>, waiting: &Claims) -> Result<(), Failure> {
+    for some in waiting.chunks(CHUNK) {
         let (names, owners) = columns(some);
         let (namespace, number) = (room.namespace.as_str(), room.number());
         let with: [Parameter<'_>; 4] = [&namespace, &names, &owners, &number];

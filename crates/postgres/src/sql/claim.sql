@@ -1,18 +1,18 @@
 -- Takes a lock, confirms one that was handed over, or takes a place in its queue. One transaction of one statement.
 --
 -- patience  'once'   answer busy and leave nothing behind
---           'try'    answer busy; a place that it has in the queue stays
 --           'queue'  take a place in the queue
 --           'turn'   as 'queue', by one whose turn has probably come
 -- outcome   'granted', 'busy', 'queued'; with the last two the rest tells about the holder
+-- a_hears  the client's connection for messages is there already; a waiter without one counts as alive for ten seconds
 -- a_in_session  the grant lasts as long as the client's connection for messages, and not for a TTL
 --
--- A claim can be repeated: it answers as the first one did. A busy 'once' or 'try' reads and writes nothing. Only
+-- A claim can be repeated: it answers as the first one did. A busy 'once' reads and writes nothing. Only
 -- clock_timestamp() is asked: now() is the transaction's beginning, which may lie before a wait for the row.
 
 CREATE FUNCTION fencepost.claim(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
-    a_in_session boolean,
+    a_hears boolean, a_in_session boolean,
     OUT outcome text, OUT issued bigint,
     OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint, OUT ahead bigint
 ) LANGUAGE plpgsql AS $$
@@ -20,6 +20,7 @@ DECLARE
     l fencepost.locks;
     c fencepost.claims;
     s_client integer := CASE WHEN a_in_session THEN a_client END;
+    q_client integer := CASE WHEN a_hears THEN a_client END;
 BEGIN
     LOOP
         IF a_patience = 'turn' THEN
@@ -52,11 +53,10 @@ BEGIN
             ON CONFLICT DO NOTHING;
             CONTINUE;
         END IF;
-        IF a_patience IN ('once', 'try') AND l.owner <> a_owner AND fencepost.is_held(l)
+        IF a_patience = 'once' AND l.owner <> a_owner AND fencepost.is_held(l)
             AND (l.session IS NOT NULL OR l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond')
-            AND (a_patience = 'try' OR NOT EXISTS (
-                SELECT FROM fencepost.claims AS q
-                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner))
+            AND NOT EXISTS (SELECT FROM fencepost.claims AS q
+                            WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner)
         THEN
             outcome := 'busy';
             EXIT;
@@ -96,9 +96,9 @@ BEGIN
 
         SELECT * INTO c FROM fencepost.claims AS q
         WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
-        IF a_patience IN ('once', 'try') THEN
+        IF a_patience = 'once' THEN
             outcome := 'busy';
-            IF a_patience = 'once' AND c.ticket IS NOT NULL THEN
+            IF c.ticket IS NOT NULL THEN
                 DELETE FROM fencepost.claims AS q
                 WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
                 UPDATE fencepost.locks AS k SET waiters = greatest(k.waiters - 1, 0)
@@ -112,11 +112,11 @@ BEGIN
                 RETURNING k.tickets INTO c.ticket;
                 INSERT INTO fencepost.claims
                     (namespace, name, ticket, owner, ttl, since, client, in_session, seen_until, claimant)
-                VALUES (a_namespace, a_name, c.ticket, a_owner, a_ttl, clock_timestamp(), a_client, a_in_session,
+                VALUES (a_namespace, a_name, c.ticket, a_owner, a_ttl, clock_timestamp(), q_client, a_in_session,
                         clock_timestamp() + interval '10 seconds', a_claimant);
             ELSE
                 UPDATE fencepost.claims AS q
-                SET client = a_client, missing = NULL, seen_until = clock_timestamp() + interval '10 seconds'
+                SET client = q_client, missing = NULL, seen_until = clock_timestamp() + interval '10 seconds'
                 WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
             END IF;
         END IF;

@@ -127,11 +127,17 @@ async fn no_free_connection_is_unavailable() {
     };
     assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
     assert!(error.to_string().contains("max_connections"), "{error}");
-    // A waiter that finds no connection for messages says so too, and leaves no place behind.
-    granted(&stores[0], &claim("x", TTL)).await;
-    let waiting = within(SOON * 2, "an answer", stores[1].claim(&claim("x", TTL), Patience::Queue)).await;
-    assert_eq!(waiting.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert!(stores[0].inspect(None).await.unwrap()[0].waiters.is_empty());
+    // A waiter that finds no connection for messages has its place all the same, and asks for its turn.
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    granted(&stores[0], &holder).await;
+    super::queued(&stores[1], &waiter).await;
+    let turn = tokio::spawn({
+        let (store, waiter) = (stores[1].clone(), waiter.clone());
+        async move { store.turn(&waiter).await }
+    });
+    tokio::time::sleep(ms(2500)).await; // an outage of the messages that is not bridged any more
+    stores[0].release(&holder.holding).await.unwrap();
+    within(SOON * 2, "its turn comes", turn).await.unwrap().unwrap();
     drop(stores);
     super::eventually(SOON, "there is room again", async || open(&url).await.is_ok()).await;
     tokio::time::sleep(ms(1)).await;

@@ -109,6 +109,33 @@ async fn t2_a_clock_that_went_back_costs_one_ttl() {
     within(SOON, "a dead holder's lock passes on", b.turn(&waiter)).await.unwrap();
 }
 
+/// The lock is released before the first waiter's connection for messages is there, while the second one has one.
+#[tokio::test(flavor = "multi_thread")]
+async fn w3_a_waiter_that_does_not_hear_yet_keeps_its_turn() {
+    let server = migrated(&[]).await;
+    let (a, b, c) = (client(&server).await, client(&server).await, client(&server).await);
+    granted(&a, &claim("warm-up", TTL)).await;
+    queued(&c, &claim("warm-up", TTL)).await;
+    let hears = "SELECT count(*) FROM pg_locks WHERE classid = 1717923427 AND objsubid = 2";
+    eventually(SOON, "the second one hears", async || server.value("postgres", hears) == "1").await;
+    let (holder, first, second) = (claim("x", TTL), claim("x", TTL), claim("x", TTL));
+    granted(&a, &holder).await;
+    let release = async {
+        queued(&b, &first).await;
+        queued(&c, &second).await;
+        a.release(&holder.holding).await.unwrap();
+    };
+    release.await;
+    let second_turn = tokio::spawn({
+        let (c, second) = (c.clone(), second.clone());
+        async move { c.turn(&second).await }
+    });
+    within(SOON, "first come, first served", b.turn(&first)).await.unwrap();
+    assert!(!second_turn.is_finished(), "the second came first");
+    b.release(&first.holding).await.unwrap();
+    within(SOON, "then the second", second_turn).await.unwrap().unwrap();
+}
+
 /// Names that nobody uses are forgotten; their fences are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn f4_a_forgotten_names_fence_goes_on() {

@@ -1,0 +1,143 @@
+//! The floor of PostgreSQL: the bare statements on the same rows, prepared, on one connection.
+
+use fencepost::{Error, ErrorKind, Namespace, clock::Moment, error::Operation, url::StoreUrl};
+use fencepost_postgres::{Host, PostgresConfig};
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+use crate::{
+    floor::{Commands, Cycle, Floor, Measured, Measuring},
+    report::Goal,
+    samples::Samples,
+};
+
+/// As long as an owner value.
+const OWNER: &[u8] = b"01234567890123456789";
+/// As long as a claimant.
+const CLAIMANT: &str = r#"{"host":"localhost","pid":12345,"user":"somebody"}"#;
+
+pub(crate) struct PostgresFloor {
+    cycle: BareStatements,
+    round_trip: RoundTrip,
+}
+
+impl PostgresFloor {
+    /// Connects as often as there are contestants.
+    pub(crate) async fn open(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
+        let config = PostgresConfig::from_url(url)?;
+        let table = format!("{}.locks", config.schema);
+        // Not where locks lie, so that no listing takes it for one.
+        let namespace = format!("{namespace}/floor");
+        let client = connect(&config).await?;
+        let take = format!(
+            "INSERT INTO {table} AS l (namespace, name, fence, owner, ttl, expires_at, since, claimant) \
+             VALUES ($1, $2, 1, $3, 30000, clock_timestamp() + interval '30 s', clock_timestamp(), $4) \
+             ON CONFLICT (namespace, name) DO UPDATE SET fence = l.fence + 1, owner = excluded.owner, \
+             ttl = excluded.ttl, expires_at = excluded.expires_at, since = excluded.since, \
+             claimant = excluded.claimant WHERE l.owner IS NULL RETURNING fence"
+        );
+        let give_back = format!(
+            "UPDATE {table} SET owner = NULL, ttl = NULL, expires_at = NULL, claimant = NULL \
+             WHERE namespace = $1 AND name = $2 AND owner = $3"
+        );
+        let take = client.prepare(&take).await.map_err(failed)?;
+        let give_back = client.prepare(&give_back).await.map_err(failed)?;
+        let asking = connect(&config).await?;
+        let ask = asking.prepare("SELECT 1").await.map_err(failed)?;
+        Ok(Self {
+            cycle: BareStatements { client, take, give_back, namespace },
+            round_trip: RoundTrip { client: asking, ask },
+        })
+    }
+}
+
+impl Floor for PostgresFloor {
+    fn cycles(&self) -> Vec<Measured<'_>> {
+        vec![Measured {
+            what: "one upsert and one update, prepared, same kind of connection",
+            cycle: &self.cycle,
+            time_goal: Some(Goal::AtMost(1.10)),
+            throughput_goal: Some(Goal::AtLeast(0.95)),
+            at_once: true,
+        }]
+    }
+
+    fn message(&self) -> Measured<'_> {
+        Measured {
+            what: "one round trip (SELECT 1), same kind of connection",
+            cycle: &self.round_trip,
+            time_goal: None, // two commits lie in a hand-over, and none in this
+            throughput_goal: None,
+            at_once: true,
+        }
+    }
+
+    /// The server adds up its counts about once a second, which is too late for ours.
+    fn commands(&self) -> Measuring<'_, Option<Commands>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+}
+
+struct BareStatements {
+    client: Client,
+    take: Statement,
+    give_back: Statement,
+    namespace: String,
+}
+
+impl Cycle for BareStatements {
+    fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        Box::pin(async move {
+            samples
+                .fill(until, async || {
+                    let taken = self.client.query(&self.take, &[&self.namespace, &name, &OWNER, &CLAIMANT]).await;
+                    taken.map_err(failed)?;
+                    let freed = self.client.execute(&self.give_back, &[&self.namespace, &name, &OWNER]).await;
+                    freed.map_err(failed).map(|_| ())
+                })
+                .await
+        })
+    }
+}
+
+struct RoundTrip {
+    client: Client,
+    ask: Statement,
+}
+
+impl Cycle for RoundTrip {
+    fn run<'a>(&'a self, _name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        Box::pin(async move {
+            samples.fill(until, async || self.client.query(&self.ask, &[]).await.map(|_| ()).map_err(failed)).await
+        })
+    }
+}
+
+async fn connect(config: &PostgresConfig) -> Result<Client, Error> {
+    if config.tls.is_some() {
+        let said = "the bare statements are measured on plain connections only";
+        return Err(Error::new(ErrorKind::Unsupported, Operation::Run, said).not_applied());
+    }
+    let mut settings = Config::new();
+    settings.user(&config.user).dbname(&config.database).connect_timeout(config.connect_timeout);
+    match config.hosts.first() {
+        Some(Host::Tcp(host, port)) => settings.host(host).port(*port),
+        Some(Host::Socket(directory, port)) => settings.host_path(directory).port(*port),
+        None => &mut settings,
+    };
+    if let Some(password) = &config.password {
+        settings.password(password);
+    }
+    let (client, connection) = settings.connect(NoTls).await.map_err(failed)?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+fn failed(source: tokio_postgres::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, Operation::Run, "the bare statements failed").caused_by(source)
+}
+
+impl std::fmt::Debug for PostgresFloor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresFloor").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,173 @@
+//! Connections that are ended, processes that are stopped, a server that has no room: what was promised holds.
+
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use fencepost_core::{
+    claim::{Claim, Claimed, Grant, Patience},
+    error::{Error, ErrorKind, Retry},
+    store::Store,
+};
+use fencepost_postgres::{
+    PostgresStore,
+    fenced::{FencedTable, Refused, fence_table},
+};
+use fencepost_servers::PostgresServer;
+use tokio::task::JoinSet;
+use tokio_postgres::NoTls;
+
+use super::{SOON, TTL, claim, client, config, eventually, granted, migrated, ms, now, open, within};
+
+async fn obtain(store: &PostgresStore, claim: &Claim) -> Result<Grant, Error> {
+    match store.claim(claim, Patience::Queue).await? {
+        Claimed::Granted(grant) => Ok(grant),
+        _ => store.turn(claim).await,
+    }
+}
+
+/// Adds one to a row under the lock, again and again; what is refused for its fence, or finds the store out of reach, is
+/// done again. Answers how often it added.
+async fn add(server: Arc<PostgresServer>, mode: &str, ttl: Duration, until: fencepost_core::clock::Moment) -> u64 {
+    let url = format!("{}?mode={mode}", server.url("postgres"));
+    let store = loop {
+        match open(&url).await {
+            Ok(store) => break store,
+            Err(error) => assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}"),
+        }
+    };
+    let (data, connection) = tokio_postgres::connect(&server.url("postgres"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let table = FencedTable::new("accounts").unwrap();
+    let mut added = 0;
+    while now() < until {
+        let wanted = claim("accounts/1", ttl);
+        let grant = match tokio::time::timeout(SOON, obtain(&store, &wanted)).await {
+            Ok(Ok(grant)) => grant,
+            Ok(Err(error)) => {
+                assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
+                let _ = store.release(&wanted.holding).await;
+                continue;
+            }
+            Err(_) => panic!("starved"),
+        };
+        let fence = grant.fence.unwrap();
+        let read = table.advance(&data, "id = $2", &[&1_i64], fence).await;
+        if let Ok(row) = read {
+            let balance: i64 = row.get("balance");
+            tokio::time::sleep(ms(added % 7)).await; // the work, in which the lock may be lost
+            let write = "UPDATE accounts SET balance = $1, fence = $2 WHERE id = 1";
+            match data.execute(write, &[&(balance + 1), &(fence.get() as i64)]).await {
+                Ok(_) => added += 1,
+                Err(error) => assert!(matches!(Refused::of(error), Refused::Stale { .. })),
+            }
+        } else {
+            assert!(matches!(read, Err(Refused::Stale { .. })), "{read:?}");
+        }
+        let _ = store.release(&wanted.holding).await;
+    }
+    added
+}
+
+async fn accounts() -> Arc<PostgresServer> {
+    let server = Arc::new(migrated(&[]).await);
+    server.sql(
+        "postgres",
+        "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint); INSERT INTO accounts VALUES (1, 0)",
+    );
+    fence_table(&config(&server.url("postgres")), &FencedTable::new("accounts").unwrap()).await.unwrap();
+    server
+}
+
+/// An administrator ends our connections at random, and leases run out in the middle of the work.
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_no_update_is_lost_while_connections_are_ended_and_leases_run_out() {
+    let server = accounts().await;
+    let until = now().after(Duration::from_secs(4));
+    let mut workers = JoinSet::new();
+    for number in 0..6_u64 {
+        let mode = if number % 2 == 0 { "lease" } else { "session" };
+        workers.spawn(add(server.clone(), mode, ms(20 + 40 * number), until));
+    }
+    let ended = Arc::new(AtomicU64::new(0));
+    let ending = std::thread::spawn({
+        let (administrator, ended) = (server.administrator(), ended.clone());
+        move || {
+            while now() < until {
+                let one = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                           WHERE application_name LIKE 'fencepost %' ORDER BY random() LIMIT 1";
+                ended.fetch_add(administrator.sql("postgres", one).len() as u64, Ordering::Relaxed);
+                std::thread::sleep(ms(30));
+            }
+        }
+    });
+    let added: u64 = within(Duration::from_secs(40), "all come to an end", workers.join_all()).await.iter().sum();
+    ending.join().unwrap();
+    let balance: u64 = server.value("postgres", "SELECT balance FROM accounts").parse().unwrap();
+    assert_eq!(balance, added, "an update was lost or came twice");
+    assert!(added > 10 && ended.load(Ordering::Relaxed) > 10, "{added} added, {ended:?} connections ended");
+}
+
+/// The server's process for our statements is stopped in the middle. Two answers that do not come end the connection, and
+/// a new one serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_stopped_backend_costs_two_time_limits() {
+    let server = migrated(&[]).await;
+    let store = open(&format!("{}?timeout=300ms", server.url("postgres"))).await.unwrap();
+    granted(&store, &claim("warm-up", TTL)).await;
+    let ours = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'fencepost %' AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
+    let pid = server.value("postgres", ours);
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    signal("-STOP");
+    let wanted = claim("x", TTL);
+    for _ in 0..2 {
+        let error = within(SOON, "every call ends", store.claim(&wanted, Patience::Once)).await.unwrap_err();
+        assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
+    }
+    let fence = granted(&store, &wanted).await.fence;
+    signal("-CONT");
+    // What the stopped process had still to do are repeats of the same claim: they find it held by its own owner.
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(granted(&store, &wanted).await.fence, fence);
+}
+
+/// Others have used up the server's table of locks. Nothing is granted that nobody could hold, and nothing panics.
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_full_lock_table_is_unavailable() {
+    let server = migrated(&["max_locks_per_transaction=10", "max_connections=12", "max_prepared_transactions=0"]).await;
+    let (a, b) = (client(&server).await, client(&server).await);
+    let holder = claim("x", ms(800));
+    granted(&a, &holder).await;
+    super::queued(&b, &claim("x", TTL)).await;
+    let administrator = server.administrator();
+    let fill = std::thread::spawn(move || {
+        let all = "DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP BEGIN PERFORM pg_advisory_lock(i); \
+                   EXCEPTION WHEN OTHERS THEN EXIT; END; END LOOP; PERFORM pg_sleep(1.5); END $$";
+        administrator.sql("postgres", all);
+    });
+    let room = "SELECT pg_advisory_xact_lock(-1)";
+    eventually(SOON, "it is full", async || server.try_sql("postgres", room).is_err()).await;
+    // Whether the first waiter can be reached cannot be found out now.
+    let outcome = within(SOON, "every call ends", a.claim(&claim("x", TTL), Patience::Once)).await;
+    if let Err(error) = outcome {
+        assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
+    }
+    fill.join().unwrap();
+    eventually(SOON, "it goes on", async || a.claim(&claim("y", TTL), Patience::Once).await.is_ok()).await;
+}
+
+/// Stopped for longer than any TTL, a session's holder still holds, and nobody else gets in. Seen from the server: its
+/// kernel goes on answering for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_outlasts_its_ttl() {
+    let server = migrated(&[]).await;
+    let (a, b) = (open(&format!("{}?mode=session", server.url("postgres"))).await.unwrap(), client(&server).await);
+    granted(&a, &claim("x", ms(10))).await;
+    tokio::time::sleep(ms(300)).await;
+    assert!(matches!(b.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Busy(_))));
+}

@@ -119,6 +119,8 @@ impl Candidate<'_> {
         let next = match attempt {
             Ok(Attempt::Acquired(held)) => self.lead(held).await,
             Ok(Attempt::Busy(busy)) => {
+                // The place in the queue goes before this process does.
+                locks.close().await;
                 Next::End(Ending::busy(Way::Alone(&self.elect.name), &busy, self.elect.guarded.busy_code))
             }
             Err(error) if self.bears(&error) => Next::Again { said: error.to_string(), hurry: Hurry::Failing },

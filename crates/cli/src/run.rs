@@ -56,9 +56,13 @@ impl Once<'_> {
         let waited = self.patience.spent();
         let ending = match attempt {
             Ok(Attempt::Acquired(held)) => self.hold(locks, held).await,
-            Ok(Attempt::Busy(busy)) => Ending::busy(way, &busy, self.run.guarded.busy_code),
+            Ok(Attempt::Busy(busy)) => {
+                // The places in the queues, and those of several locks that were free, go before this process does.
+                locks.close().await;
+                Ending::busy(way, &busy, self.run.guarded.busy_code)
+            }
             Err(ending) => {
-                // What the claim may have left in the store goes before this process does.
+                // As does what the claim may have left in the store.
                 locks.close().await;
                 ending
             }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
-    cell::Cell,
+    cell::{Cell, Edit, Update},
     client::Client,
     hold::Exclusive,
     lease::Lease,
@@ -66,7 +66,8 @@ pub struct Election<P> {
 /// Who leads, as told to everybody.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
-    /// Rises with each leader. On a store that issues fences it is the leader's fence.
+    /// Rises with each leader. On a store that issues fences it is the leader's fence; elsewhere it is counted in a cell, and
+    /// rises for as long as the store remembers that.
     pub term: u64,
     /// Who, for people.
     pub claimant: Claimant,
@@ -187,12 +188,13 @@ impl<P: Purpose> Campaign<P> {
 
     async fn lead(self, lease: Lease<P>) -> Result<Leadership<P>, Error> {
         let cell = self.cell.expiring(self.terms.ttl)?;
+        let terms = Cell::new(self.client.clone(), "term", &self.name)?;
         let claimant = if self.terms.labels.is_empty() {
             (*self.client.claimant).clone()
         } else {
             claimant_with(self.terms.labels)
         };
-        let news = lease.run(News::first(&lease, cell, claimant, self.word)).await??;
+        let news = lease.run(News::first(&lease, cell, terms, claimant, self.word)).await??;
         let term = news.leader.term;
         let news = Arc::new(Mutex::new(news));
         let (leading, resigned) = oneshot::channel();
@@ -226,8 +228,7 @@ impl<P: Purpose> Leadership<P> {
     }
 
     /// The term, which rises with each leader. On a store that issues fences it is the fence of the lease, to be sent with
-    /// every write. Elsewhere it is counted beside the leader's word: enough to tell one leader's news from another's, and
-    /// no protection.
+    /// every write. Elsewhere it is counted in a cell: enough to tell one leader's news from another's, and no protection.
     pub fn term(&self) -> u64 {
         self.term
     }
@@ -292,13 +293,13 @@ impl News {
     async fn first<P: Purpose>(
         lease: &Lease<P>,
         cell: Cell<Leader>,
+        terms: Cell<u64>,
         claimant: Claimant,
         word: String,
     ) -> Result<Self, Error> {
         let term = match lease.issued() {
             Some(fence) => fence.get(),
-            // Without fences the terms are counted here: enough to tell one leader's news from another's.
-            None => cell.look().await?.value.map_or(1, |leader| leader.term + 1),
+            None => next_term(&terms).await?,
         };
         let mut news = Self { cell, leader: Leader { term, claimant, word }, over: false };
         news.tell(None).await?;
@@ -336,6 +337,18 @@ impl News {
         match (&found.value, found.version()) {
             (Some(leader), Some(version)) if leader.term == self.leader.term => self.cell.remove(version).await,
             _ => Ok(()),
+        }
+    }
+}
+
+/// Without fences the terms are counted beside the word, which ends with its leader: enough to tell one leader's news from
+/// another's.
+async fn next_term(terms: &Cell<u64>) -> Result<u64, Error> {
+    match terms.update(|last| Edit::Write(last.unwrap_or(0).saturating_add(1))).await? {
+        Update::Written { value, .. } => Ok(value),
+        Update::Removed { .. } | Update::Left | Update::Contended { .. } => {
+            let said = "the term could not be counted: others counted meanwhile, so another leads by now";
+            Err(Error::new(ErrorKind::Lost(LossReason::TakenOver), Operation::Update, said).not_applied())
         }
     }
 }

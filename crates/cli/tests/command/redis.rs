@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::world::{LONG, World, ends_within, eventually, is_alive};
 
@@ -32,6 +32,18 @@ impl Server {
 
     pub(crate) fn world(&self) -> World {
         World::on(format!("redis://127.0.0.1:{}", self.port))
+    }
+
+    fn pause(&self) {
+        rustix::process::kill_process(self.pid(), Signal::STOP).unwrap();
+    }
+
+    fn resume(&self) {
+        rustix::process::kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap()).unwrap()
     }
 
     /// One command in the server's inline form, and its answer.
@@ -214,4 +226,64 @@ fn the_guardian_is_told_of_every_renewal_and_a_broken_lock_of_its_loss() {
     assert!(!ends_within(child, Duration::from_secs(3)) && is_alive(child));
     assert_eq!(world.finish(&["break", "a"]).code, 0);
     assert_eq!(running.ended().code, 76);
+}
+
+/// On a store where nothing ends with the process, what was free of several goes back before the command ends.
+#[test]
+fn several_locks_of_which_one_is_busy_leave_none_behind() {
+    let server = Server::start(&[]);
+    let world = server.world();
+    let mut holder = world.run(&["--grace", "100ms"], "b", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    for wait in ["0s", "200ms"] {
+        assert_eq!(world.finish(&["run", "--wait", wait, "a", "b", "--", "true"]).code, 75);
+        let a = world.who("a");
+        assert_eq!((&a["holders"], &a["waiters"]), (&serde_json::json!([]), &serde_json::json!([])), "{wait}");
+        assert_eq!(world.who("b")["waiters"], serde_json::json!([]), "{wait}");
+    }
+    holder.signal(Signal::TERM);
+    holder.ended();
+}
+
+/// Cases 11 and 40 for several locks and for a leadership: whoever renews is stopped, and the guardian ends the command
+/// before another can hold or lead.
+#[test]
+fn case_40_the_command_of_a_stopped_leader_or_holder_of_several_is_dead_before_the_next_one() {
+    let server = Server::start(&[]);
+    let world = server.world();
+    let ways: [&[&str]; 2] = [&["run", "a", "b"], &["elect", "--once", "b"]];
+    for way in ways {
+        let script = "trap '' TERM; echo $$; while :; do sleep 1000; done";
+        let terms = ["--ttl", "2s", "--grace", "300ms", "--", "sh", "-c", script];
+        let mut first = world.start(&[way, &terms[..]].concat());
+        let command = first.line_pid();
+        first.signal(Signal::STOP);
+        let check = format!("kill -0 {} 2>/dev/null && echo overlap; echo checked", command.as_raw_pid());
+        let next = world.run(&["--wait", "20s"], "b", &check).ended();
+        assert_eq!((next.code, next.stdout.as_str()), (0, "checked\n"), "{way:?}: {}", next.stderr);
+        first.signal(Signal::CONT);
+        assert_eq!(first.ended().code, 76, "{way:?}");
+    }
+}
+
+/// It is away for longer than a lease lasts: the command is ended, and leads again when the store is back.
+#[test]
+fn a_candidate_bears_a_store_that_is_away() {
+    let server = Server::start(&[]);
+    let world = server.world();
+    let lead = ["elect", "--ttl", "1s", "--grace", "200ms", "scheduler", "--", "sh", "-c"];
+    let mut candidate = world.start(&[&lead[..], &["echo $$ $FENCEPOST_TERM; exec sleep 1000"]].concat());
+    let mut next = || {
+        let line = candidate.line();
+        let (pid, term) = line.split_once(' ').unwrap();
+        (Pid::from_raw(pid.parse().unwrap()).unwrap(), term.parse::<u64>().unwrap())
+    };
+    let (command, term) = next();
+    server.pause();
+    assert!(ends_within(command, LONG));
+    server.resume();
+    let (command, higher) = next();
+    assert!(is_alive(command) && higher > term, "{term} {higher}");
+    candidate.signal(Signal::TERM);
+    candidate.ended();
 }

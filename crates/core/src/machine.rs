@@ -111,7 +111,7 @@ impl LeaseMachine {
         if let Event::Answered(answer) = event {
             self.in_flight = false;
             match answer {
-                Some(Renewal::Lost(reason)) => return self.lose(reason),
+                Some(Renewal::Lost(reason)) => return self.lose(self.first_of(now, reason)),
                 Some(Renewal::Renewed { counted_from, ttl }) => {
                     self.failures = 0;
                     self.extend(counted_from, ttl, jitter);
@@ -123,7 +123,7 @@ impl LeaseMachine {
             }
         }
         if let Event::Revoked(reason) = event {
-            return self.lose(reason);
+            return self.lose(self.first_of(now, reason));
         }
         if event == Event::Doubted {
             self.doubted = self.in_flight;
@@ -188,6 +188,12 @@ impl LeaseMachine {
         let pause = (ttl / 60).saturating_mul(1 << self.failures.min(6)).min(ttl / 6);
         self.failures += 1;
         self.renew_at = Some(now.after(pause.mul_f64(0.5 + jitter / 2.0)));
+    }
+
+    /// A process that was paused past its deadline hears late of what happened to its record since: the lease was over
+    /// before that.
+    fn first_of(&self, now: Moment, reason: LossReason) -> LossReason {
+        if self.deadline.is_some_and(|deadline| now >= deadline) { LossReason::Expired } else { reason }
     }
 
     fn lose(&mut self, reason: LossReason) -> Action {

@@ -160,8 +160,10 @@ impl Failure {
             "PROTOCOL_ERROR",
             "FRAME_SIZE_ERROR",
             "invalid compression flag",
-            "http2 error",
         ];
+        if text.contains("keep-alive timed out") {
+            return Self::no_answer(address, Applied::Unknown);
+        }
         if status.code() == Code::Unimplemented || strange.iter().any(|sign| text.contains(sign)) {
             let said = format!("what answers at {address} does not speak the protocol of etcd");
             return Self::new(ErrorKind::Misconfigured, Applied::No, said)

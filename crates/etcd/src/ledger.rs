@@ -8,7 +8,7 @@ use std::{
 
 use fencepost_core::{claim::LossReason, clock::Moment, owner::Owner, store::LossReporter};
 
-use crate::{failure::Failure, session::Session};
+use crate::{failure::Failure, queue::Place, session::Session};
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -21,6 +21,8 @@ struct Entry {
     key: Arc<[u8]>,
     session: Arc<Session>,
     stage: Stage,
+    /// Where the claim found its place in the queue, for who waits for its turn.
+    place: Option<Place>,
     /// A request for it was sent whose outcome was not seen: it may still be carried out.
     unclear: bool,
 }
@@ -100,6 +102,7 @@ impl Ledger {
             key: key.into(),
             session: session.clone(),
             stage,
+            place: None,
             unclear: false,
         });
         match entry.stage {
@@ -112,6 +115,17 @@ impl Ledger {
             entry.session = session.clone();
         }
         Ok(Asking { ledger: self, owner: *owner, before })
+    }
+
+    /// It found its place in the queue.
+    pub(crate) fn placed(&self, owner: &Owner, place: Place) {
+        self.change(owner, |entry| entry.place = Some(place));
+    }
+
+    /// The place that it found, on a session that is not lost. Told once: later it may be another.
+    pub(crate) fn place(&self, owner: &Owner) -> Option<(Place, Arc<Session>)> {
+        let found = self.change(owner, |entry| entry.place.take().map(|place| (place, entry.session.clone())));
+        found.flatten().filter(|(_, session)| !session.is_lost())
     }
 
     /// It is held until then unless renewed, as of this revision. `false` when its session has been lost by now, or it

@@ -97,7 +97,8 @@ impl Queue {
                 }
                 Ok(answer) => answer,
             };
-            asking.answered(answer.unclear);
+            let answer_unclear = answer.unclear;
+            asking.answered(answer_unclear);
             let (succeeded, seen) = (answer.message.succeeded, revision(&answer.message.header));
             let mut reads = answer.message.ranges().map(|range| range.kvs);
             let own = reads.next().and_then(|kvs| kvs.into_iter().next());
@@ -109,12 +110,21 @@ impl Queue {
             let raised = reads.next().and_then(|kvs| kvs.into_iter().next()).map_or(0, |kv| kv.mod_revision);
             if own.is_some() {
                 // A repeat of a claim that was applied: it stands where it stands.
-                let standing = self.look(claim.name(), claim.owner(), None).await?;
+                let mut standing = self.look(claim.name(), claim.owner(), None).await?;
+                if let Standing::Behind(_) = standing {
+                    self.leave(claim).await?;
+                    standing = Standing::Gone;
+                }
                 return Ok(Taken { standing, session, busy: Busy::default() });
             }
             match oldest {
                 Some(kv) if self.keys.is_claim(&prefix, &kv.key) => {
-                    self.ledger.forget(claim.owner());
+                    if answer_unclear {
+                        // An earlier try may still be carried out, and take the lock for nobody.
+                        self.leave(claim).await?;
+                    } else {
+                        self.ledger.forget(claim.owner());
+                    }
                     let mut holder = Record::read(&kv, self.recipe)?.holder(&kv);
                     // For people, who can do without it when the cluster does not tell.
                     holder.expires_in = survey::time_left_of(self, kv.lease).await.ok().flatten();
@@ -124,7 +134,8 @@ impl Queue {
                 // Only strays lie there: the queue decides.
                 Some(_) => return self.take_and_leave(claim).await,
                 None if raised != barrier => self.follow_barrier(&session, raised).await?,
-                None => {} // freed between comparison and read is impossible; freed since is likely
+                // Comparison and reads are of one revision: one of them must be the reason.
+                None => return Err(Failure::puzzling()),
             }
         }
     }
@@ -234,6 +245,15 @@ impl Queue {
             }
         }
         Ok(Standing::Gone)
+    }
+
+    /// Whether a claim and the one before it are both there yet; cheaper than a look, and enough for who was not called.
+    pub(crate) async fn is_still_behind(&self, name: &LockName, owner: &Owner, place: &Place) -> Result<bool, Failure> {
+        let reads = vec![exactly(&self.keys.claim(name, owner)).bare().op(), exactly(&place.before).bare().op()];
+        let answer = self.link.txn(TxnRequest { success: reads, ..Default::default() }).await?.message;
+        let mut reads = answer.ranges().map(|read| read.kvs.into_iter().next());
+        let (own, before) = (reads.next().flatten(), reads.next().flatten());
+        Ok(own.is_some_and(|own| own.create_revision == place.created) && before.is_some())
     }
 
     /// For a lock with strays: takes a place, and leaves it again when it is not the first.

@@ -257,7 +257,11 @@ impl Sessions {
                 used_at = now;
             } else if now.since(used_at) >= IDLE {
                 slot.install(None);
-                return self.revoke(&session).await;
+                // A claim that has just come in keeps it.
+                if !self.ledger.uses(&session) {
+                    return self.revoke(&session).await;
+                }
+                slot.install(Some(session.clone()));
             }
             let kept = tokio::select! {
                 kept = self.kept(&session, now) => kept,

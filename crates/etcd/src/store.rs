@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use fencepost_core::{
-    backoff::Backoff,
+    backoff::{Backoff, jitter},
     capabilities::Capabilities,
     cells::Cells,
     claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
@@ -117,7 +117,10 @@ impl EtcdStore {
             Standing::First { own, seen } => {
                 self.believe(claim, &own, seen, &session).map(Claimed::Granted).map_err(failed)
             }
-            Standing::Behind(_) => Ok(Claimed::Queued(busy)),
+            Standing::Behind(place) => {
+                self.queue.ledger.placed(claim.owner(), place);
+                Ok(Claimed::Queued(busy))
+            }
             Standing::Gone => Ok(Claimed::Busy(busy)),
         }
     }
@@ -140,18 +143,30 @@ impl EtcdStore {
     }
 
     async fn wait_for_turn(&self, claim: &Claim, name: &LockName) -> Result<Grant, Failure> {
-        let mut pauses = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
-        let mut place: Option<Place> = None;
+        // The claim has found its place already; a watch from there on misses nothing.
+        let mut waiting = self.queue.ledger.place(claim.owner());
+        let mut pauses = pauses();
         let mut outage = None;
         loop {
             self.queue.ledger.unattended(claim.owner(), None);
-            let next = match self.look_whose_turn(claim, name, place.as_ref()).await {
+            let mut rung = false;
+            if let (Some((place, session)), None) = (&waiting, outage) {
+                rung = self.called(claim, name, place, session).await;
+            }
+            let place = waiting.as_ref().map(|(place, _)| place);
+            match self.look_whose_turn(claim, name, place).await {
                 Ok(Turn::Ours(grant)) => return Ok(grant),
-                Ok(Turn::After(next, session)) => (next, session),
-                Ok(Turn::Unsettled) => {
-                    place = None;
-                    continue;
+                Ok(Turn::After(next, session)) => {
+                    outage = None;
+                    if rung && place.is_some_and(|place| place.before == next.before) {
+                        // For nothing: the watch is in trouble.
+                        clock::sleep(&*self.clock, pauses.pause()).await;
+                    } else {
+                        pauses = self::pauses();
+                    }
+                    waiting = Some((next, session));
                 }
+                Ok(Turn::Unsettled) => waiting = None,
                 // Another member will lead, or the server come back: bridged for a while, with the place kept.
                 Err(failure) if failure.sort == Sort::Member => {
                     let now = self.clock.now();
@@ -159,21 +174,23 @@ impl EtcdStore {
                         return Err(failure);
                     }
                     clock::sleep(&*self.clock, pauses.pause()).await;
-                    continue;
                 }
                 Err(failure) => return Err(failure),
-            };
-            let (next, session) = next;
-            if outage.take().is_none() && place.as_ref().is_some_and(|place| place.before == next.before) {
-                // Rung for nothing: the watch is in trouble.
-                clock::sleep(&*self.clock, pauses.pause()).await;
             }
-            let before = self.ears.watch(*claim.owner(), &next.before, next.seen + 1);
-            place = Some(next);
+        }
+    }
+
+    /// Waits until the claim before this one is gone, or something else is to be looked at; whether a watch told so.
+    async fn called(&self, claim: &Claim, name: &LockName, place: &Place, session: &Session) -> bool {
+        let before = self.ears.watch(*claim.owner(), &place.before, place.seen + 1);
+        loop {
             tokio::select! {
-                () = before.rung() => {}
-                () = session.lost() => {}
-                () = clock::sleep(&*self.clock, LOOK_AGAIN) => {}
+                () = before.rung() => return true,
+                () = session.lost() => return false,
+                () = clock::sleep(&*self.clock, LOOK_AGAIN.mul_f64(0.75 + jitter() / 2.0)) => {}
+            }
+            if !matches!(self.queue.is_still_behind(name, claim.owner(), place).await, Ok(true)) {
+                return false;
             }
         }
     }
@@ -253,6 +270,11 @@ impl EtcdStore {
             }
         }
     }
+}
+
+/// Between looks that came to nothing.
+fn pauses() -> Backoff {
+    Backoff::new(Duration::from_millis(10), Duration::from_secs(1))
 }
 
 fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {

@@ -120,6 +120,12 @@ impl EtcdCluster {
     /// Stops a member as a frozen machine would stop: connections stay open and nothing is answered.
     pub fn pause(&self, member: usize) {
         self.signal(member, Signal::STOP);
+        // The last of its threads may run for a moment yet.
+        let Some(pid) = self.pid(member) else { return };
+        let stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+        while !stopped() {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Lets a paused member run on.

@@ -168,7 +168,8 @@ async fn c2_a_frozen_server_costs_the_limit_at_each_call() {
     within(limit, "a new session", store.claim(&claim("z", TTL * 3), Patience::Once)).await.unwrap_err();
     within(limit, "open", open(&url)).await.unwrap_err();
     let told = within(SOON * 2, "a waiter is told, too", turn).await.unwrap();
-    assert_eq!(told.unwrap_err().kind(), ErrorKind::Unavailable);
+    let told = told.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Unavailable, "{told}");
     cluster.resume(0);
     // What it took or gave back while nobody heard the answer is cleared up by the same owner values.
     for claim in [&lost, &held, &queued] {

@@ -19,9 +19,11 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "etcd: the revision of the answer is the fence",
         rule: "F1",
         file: "crates/etcd/src/queue.rs",
-        find: "None => Standing::First { own: kv, seen },",
-        replace: "None => Standing::First { own: KeyValue { create_revision: seen, ..kv }, seen },",
-        test: suite("etcd::o2_a_repeated_claim_answers_as_the_first"),
+        find: "(Some(own), None) if own.create_revision == created => return Ok(Standing::First { own, seen }),",
+        replace: "(Some(own), None) if own.create_revision == created => {
+                    return Ok(Standing::First { own: KeyValue { create_revision: seen, ..own }, seen });
+                }",
+        test: suite("etcd::f2_the_fence_comes_with_the_grant"),
     },
     Bug {
         name: "etcd: a release removes whatever claim is the first",

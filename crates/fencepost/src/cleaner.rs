@@ -50,8 +50,9 @@ impl Cleaner {
         Self(Arc::new(Shared { store, clock, runtime, under_way: AtomicUsize::new(0), finished: Notify::new() }))
     }
 
-    /// Gives `claim` back as soon as the store answers. It tries until the TTL has passed, and for
-    /// half a minute at least; after that the store has freed it by itself. Without a running runtime nothing happens before that either.
+    /// Gives `claim` back as soon as the store answers. It tries until the TTL has passed, and for half a minute at
+    /// least; after that the store has freed it by itself. Without a running runtime nothing happens before that
+    /// either.
     pub(crate) fn give_back(&self, claim: Arc<Claim>, trace: Trace) {
         let work = self.begin();
         self.0.runtime.spawn(async move { work.0.give_back(&claim, trace).await });

@@ -101,8 +101,8 @@ macro_rules! reentrant_for {
             /// what they mean for [`LockRequest`].
             ///
             /// # Errors
-            /// [`Lost`](fencepost_core::error::ErrorKind::Lost) when this owner holds entries of a lease that was lost: leave those first. The rest as
-            /// for [`LockRequest::acquire`].
+            /// [`Lost`](crate::ErrorKind::Lost) when this owner holds entries of a lease that was lost: leave those
+            /// first. The rest as for [`LockRequest::acquire`].
             ///
             /// # Cancel safety
             /// Safe, as for [`LockRequest::acquire`].

@@ -120,8 +120,8 @@ impl<P: Purpose, H: Hold> LockRequest<P, H> {
     /// # Errors
     /// Never because another holds it: that is [`Attempt::Busy`]. [`ErrorKind::InvalidInput`] for the name or the
     /// TTL; [`ErrorKind::Unavailable`] when the store did not answer within the waiting time (with no limit:
-    /// within [`OUTAGE_LIMIT`]); [`ErrorKind::Closed`] when the client is closed; [`ErrorKind::LateGrant`] when the answer took longer than the grant lasts.
-    /// An outcome that is unknown is cleaned up in the background; the lock comes free after the TTL at the latest.
+    /// within [`OUTAGE_LIMIT`]); [`ErrorKind::Closed`] when the client is closed; [`ErrorKind::LateGrant`] when the
+    /// answer took longer than the grant lasts. An outcome that is unknown is cleaned up in the background; the lock comes free after the TTL at the latest.
     ///
     /// # Cancel safety
     /// Safe: dropped at any point, it leaves neither a lock nor a place in the queue once the background clean-up

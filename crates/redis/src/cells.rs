@@ -27,33 +27,44 @@ const HEADER: usize = 58;
 
 /// Who waits for a change, by the hash of the cell's key that messages carry.
 #[derive(Debug, Default)]
-pub(crate) struct Bells(Mutex<HashMap<String, Arc<Notify>>>);
+pub(crate) struct Bells(Mutex<HashMap<String, Bell>>);
+
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Arc<Notify>,
+    listeners: usize,
+}
 
 impl Bells {
-    fn hang(&self, hash: &str) -> Arc<Notify> {
-        self.lock().entry(hash.to_owned()).or_default().clone()
+    fn listen(&self, hash: &str) -> Arc<Notify> {
+        let mut bells = self.lock();
+        let bell = bells.entry(hash.to_owned()).or_default();
+        bell.listeners += 1;
+        bell.rung.clone()
     }
 
-    /// Takes the bell down when nobody else waits for it.
-    fn take_down(&self, hash: &str) {
+    /// One listens no longer. The last one takes the bell down.
+    fn leave(&self, hash: &str) {
         let mut bells = self.lock();
-        if bells.get(hash).is_some_and(|bell| Arc::strong_count(bell) <= 2) {
+        let Some(bell) = bells.get_mut(hash) else { return };
+        bell.listeners -= 1;
+        if bell.listeners == 0 {
             bells.remove(hash);
         }
     }
 
     pub(crate) fn ring(&self, hash: &str) {
         if let Some(bell) = self.lock().get(hash) {
-            bell.notify_waiters();
+            bell.rung.notify_waiters();
         }
     }
 
     /// Messages may have been missed.
     pub(crate) fn ring_all(&self) {
-        self.lock().values().for_each(|bell| bell.notify_waiters());
+        self.lock().values().for_each(|bell| bell.rung.notify_waiters());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Notify>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Bell>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,19 +73,19 @@ impl Bells {
 struct Listening<'a> {
     bells: &'a Bells,
     hash: String,
-    bell: Arc<Notify>,
+    rung: Arc<Notify>,
 }
 
 impl<'a> Listening<'a> {
     fn to(bells: &'a Bells, key: &str) -> Self {
         let hash = sha1_smol::Sha1::from(key).hexdigest();
-        Self { bells, bell: bells.hang(&hash), hash }
+        Self { bells, rung: bells.listen(&hash), hash }
     }
 }
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        self.bells.take_down(&self.hash);
+        self.bells.leave(&self.hash);
     }
 }
 
@@ -127,7 +138,7 @@ impl RedisStore {
             Hearing::Messages | Hearing::Deaf => (room.channel.as_str(), LISTEN_EVERY),
         };
         loop {
-            let rung = listening.bell.notified();
+            let rung = listening.rung.notified();
             tokio::pin!(rung);
             rung.as_mut().enable(); // first listen, then look (W1)
             let found = self.look_at(key, channel).await?;
@@ -181,4 +192,28 @@ fn parsed(cell: &Value, left: &Value) -> Result<Option<Cell>, Failure> {
 
 fn number(digits: &[u8]) -> Option<Version> {
     std::str::from_utf8(digits).ok()?.parse().ok().map(Version)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn a_bell_goes_with_the_last_who_listened() {
+        let (bells, together) = (Bells::default(), Barrier::new(2));
+        let listen = || {
+            for key in 0..3_000 {
+                let listening = Listening::to(&bells, &key.to_string());
+                together.wait();
+                drop(listening);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(listen);
+            scope.spawn(listen);
+        });
+        assert_eq!(bells.lock().len(), 0);
+    }
 }

@@ -5,6 +5,7 @@
 //! a pause is told at once.
 
 use std::{
+    future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -100,23 +101,13 @@ impl Link {
     /// it is sent once more on a new one, so that a restart or a failover costs no verb. Every verb is conditional on
     /// an owner value, which makes the second a repetition of the first.
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        match self.send(command).await {
-            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => Box::pin(self.send(command)).await,
-            answer => answer,
-        }
-        .map_err(|trouble| self.failure(trouble))
+        self.repeatedly(|| self.send(command)).await
     }
 
     /// As [`ask`](Link::ask), for what counts only once enough replicas have it.
     pub(crate) async fn ask_kept(&self, command: &Cmd) -> Result<Kept, Failure> {
         let Some(waiting) = &self.waiting else { return self.ask(command).await.map(Kept::by_master) };
-        match Box::pin(self.send_kept(waiting, command)).await {
-            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
-                Box::pin(self.send_kept(waiting, command)).await
-            }
-            answer => answer,
-        }
-        .map_err(|trouble| self.failure(trouble))
+        self.repeatedly(|| Box::pin(self.send_kept(waiting, command))).await
     }
 
     /// Calls a script that can be repeated, as for [`ask`](Link::ask).
@@ -126,13 +117,7 @@ impl Link {
         keys: &[String],
         arguments: &[impl AsRef<[u8]>],
     ) -> Result<Value, Failure> {
-        match self.call_once(script, keys, arguments).await {
-            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
-                Box::pin(self.call_once(script, keys, arguments)).await
-            }
-            answer => answer,
-        }
-        .map_err(|trouble| self.failure(trouble))
+        self.repeatedly(|| self.call_once(script, keys, arguments)).await
     }
 
     /// As [`call`](Link::call), for what counts only once enough replicas have it.
@@ -145,13 +130,7 @@ impl Link {
         let Some(waiting) = &self.waiting else {
             return self.call(script, keys, arguments).await.map(Kept::by_master);
         };
-        match Box::pin(self.call_kept_once(waiting, script, keys, arguments)).await {
-            Err(Trouble::Answered(error)) if self.is_worth_another(&error) => {
-                Box::pin(self.call_kept_once(waiting, script, keys, arguments)).await
-            }
-            answer => answer,
-        }
-        .map_err(|trouble| self.failure(trouble))
+        self.repeatedly(|| Box::pin(self.call_kept_once(waiting, script, keys, arguments))).await
     }
 
     /// Calls a script that must not be repeated.
@@ -403,8 +382,24 @@ impl Link {
         Err(error)
     }
 
-    fn is_worth_another(&self, error: &RedisError) -> bool {
-        error.is_connection_dropped() || self.route.elsewhere(error).is_some()
+    /// Tries once, and once more when the connection turns out to be gone or to lead to the wrong server.
+    async fn repeatedly<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Trouble>>,
+    {
+        let error = match attempt().await {
+            Err(Trouble::Answered(error))
+                if error.is_connection_dropped() || self.route.elsewhere(&error).is_some() =>
+            {
+                error
+            }
+            answer => return answer.map_err(|trouble| self.failure(trouble)),
+        };
+        Box::pin(attempt()).await.map_err(|trouble| {
+            let failure = self.failure(trouble);
+            // A server whose connection broke may have done it before: that the second try failed does not undo that.
+            if error.is_connection_dropped() { failure.outcome_unknown() } else { failure }
+        })
     }
 
     fn failure(&self, trouble: Trouble) -> Failure {

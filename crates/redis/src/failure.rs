@@ -38,6 +38,12 @@ impl Failure {
         self
     }
 
+    /// An earlier try of the same may have been carried out.
+    pub(crate) fn outcome_unknown(mut self) -> Self {
+        self.applied = Applied::Unknown;
+        self
+    }
+
     /// Nothing of it is left.
     pub(crate) fn undone(mut self, by: &str) -> Self {
         self.applied = Applied::No;

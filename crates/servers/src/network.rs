@@ -74,6 +74,11 @@ impl Network {
     pub fn set(&self, weather: Weather) {
         self.weather.send_replace(weather);
     }
+
+    /// Goes away as a killed server does: new connections are refused from the moment that open ones break.
+    pub async fn vanish(mut self) {
+        self.accepting.shutdown().await;
+    }
 }
 
 impl Drop for Network {

@@ -8,7 +8,7 @@ use fencepost_core::{
     error::{Applied, ErrorKind},
     store::Store,
 };
-use fencepost_servers::RedisServer;
+use fencepost_servers::{Network, RedisServer, Weather};
 
 use super::{Administered, SOON, claim, client, ms, name, open, queue, release, take, within};
 
@@ -116,6 +116,24 @@ async fn c2_a_frozen_server_costs_the_limit_and_the_outcome_is_unknown() {
     };
     within(SOON, "the server answers again", given_back).await;
     take(&store, "x", TTL).await;
+}
+
+/// The command is sent once more after its connection broke. That this is refused says nothing of the first time.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_claim_that_was_carried_out_before_the_connection_broke_is_not_called_not_applied() {
+    let server = RedisServer::start();
+    let network = Network::before(server.address()).await.unwrap();
+    let store = open(&format!("redis://{}", network.address)).await.unwrap();
+    network.set(Weather::LostReplies);
+    let wanted = claim("x", TTL);
+    let claiming = tokio::spawn({
+        let wanted = wanted.clone();
+        async move { store.claim(&wanted, Patience::Once).await }
+    });
+    super::eventually(SOON, "the claim is carried out", || server.cli(&["EXISTS", "fencepost:{x}"]) == "1").await;
+    network.vanish().await;
+    let error = within(SOON, "the refusal", claiming).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

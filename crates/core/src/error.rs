@@ -208,13 +208,23 @@ impl fmt::Display for Error {
             write!(f, ": {source}")?;
             below = source.source();
         }
-        if inner.applied == Applied::Unknown && inner.operation != Operation::Open {
+        if inner.applied == Applied::Unknown && inner.operation.changes_anything() {
             write!(f, " (whether the {} took effect is unknown)", inner.operation)?;
         }
         if let Some(advice) = &inner.advice {
             write!(f, "; {advice}")?;
         }
         Ok(())
+    }
+}
+
+impl Operation {
+    /// Whether there is anything in the store that its failure could leave in doubt.
+    fn changes_anything(self) -> bool {
+        match self {
+            Self::Claim | Self::Wait | Self::Renew | Self::Release | Self::Force | Self::Update => true,
+            Self::Parse | Self::Open | Self::Inspect | Self::Run => false,
+        }
     }
 }
 
@@ -240,5 +250,17 @@ impl StdError for Error {
     // every reporter that walks sources.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c2_only_what_could_change_something_is_told_to_be_unknown() {
+        let told = |operation| Error::new(ErrorKind::Unavailable, operation, "no answer").to_string();
+        assert_eq!(told(Operation::Release), "no answer (whether the release took effect is unknown)");
+        assert_eq!(told(Operation::Inspect), "no answer");
     }
 }

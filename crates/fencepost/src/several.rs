@@ -47,7 +47,8 @@ impl<P: Purpose> SeveralRequest<P> {
     ///
     /// # Errors
     /// As for [`LockRequest::acquire`](crate::LockRequest::acquire), and [`ErrorKind::InvalidInput`] for no names,
-    /// the same name twice, or more than [`MOST_NAMES`]. What was already taken is given back in the background.
+    /// the same name twice, or more than [`MOST_NAMES`]; [`ErrorKind::Lost`] when one that was already taken is lost
+    /// while another is waited for. What was already taken is given back in the background.
     ///
     /// # Cancel safety
     /// Safe, as for [`LockRequest::acquire`](crate::LockRequest::acquire).
@@ -75,7 +76,9 @@ impl<P: Purpose> SeveralRequest<P> {
                 other => other,
             };
             let terms = Terms { wait, ..self.terms.clone() };
-            match obtain(self.client.clone(), terms, |owner| Holding::exclusive(name, owner)).await? {
+            let taking = obtain(self.client.clone(), terms, |owner| Holding::exclusive(name, owner));
+            let attempt = if several.leases.is_empty() { taking.await? } else { several.run(taking).await?? };
+            match attempt {
                 Attempt::Acquired(lease) => several.leases.push(lease),
                 Attempt::Busy(busy) => return Ok(Attempt::Busy(busy)),
             }

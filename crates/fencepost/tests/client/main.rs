@@ -14,6 +14,7 @@ mod outages;
 mod readme;
 mod reentrant;
 mod renewal;
+mod several;
 mod workers;
 
 use std::{path::PathBuf, sync::Arc};

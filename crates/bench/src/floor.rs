@@ -5,6 +5,7 @@ pub(crate) mod etcd;
 pub(crate) mod postgres;
 pub(crate) mod redis;
 pub(crate) mod redlock;
+pub(crate) mod zookeeper;
 
 use std::{fmt, future::Future, pin::Pin, process::Command};
 
@@ -104,6 +105,10 @@ pub(crate) async fn of(url: &StoreUrl, namespace: &Namespace) -> Result<(Option<
         }
         "redlock" => {
             let floor = redlock::RedlockFloor::open(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
+        }
+        "zookeeper" => {
+            let floor = zookeeper::ZooKeeperFloor::open(url.clone(), namespace).await?;
             Ok((Some(Box::new(floor)), namespace.clone()))
         }
         _ => Ok((None, namespace.clone())),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::Locks;
 use fencepost_bench::{Outcome, Plan, Report, Work};
-use fencepost_servers::{EtcdCluster, PostgresServer, RedisServer};
+use fencepost_servers::{EtcdCluster, PostgresServer, RedisServer, ZooKeeperServer};
 
 fn small(url: impl Into<String>) -> Plan {
     let total = Duration::from_millis(600);
@@ -94,6 +94,18 @@ async fn postgres_is_measured_next_to_its_statements_and_left_clean() {
     assert_eq!(figure(&report, "leases lost"), 0.0);
     let held = "SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL";
     assert_eq!(server.value("postgres", held), "0", "no lock of ours stays");
+}
+
+#[tokio::test]
+async fn zookeeper_is_measured_next_to_its_requests_and_left_clean() {
+    let server = ZooKeeperServer::start();
+    let report = measured(&small(server.url())).await;
+    assert_eq!(report.outcomes[1].against.len(), 1);
+    let transactions = figure(&report, "transactions per hand-over");
+    assert!((1.0..4.0).contains(&transactions), "the release, and now and then a heartbeat: {transactions}");
+    assert!(figure(&report, "renewals") >= 50.0);
+    let locks = Locks::open(&server.url()).await.unwrap();
+    assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
 }
 
 #[tokio::test]

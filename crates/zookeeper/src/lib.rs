@@ -34,6 +34,7 @@
 //! | `connect_timeout` | the limit for one try to connect to one server, 2 s |
 //! | `ca`, `cert`, `key` | with `zookeepers:`: who signed the servers' certificates, the client's own certificate |
 
+mod bare;
 mod config;
 mod failure;
 mod guard;
@@ -60,6 +61,7 @@ use fencepost_core::{
 };
 
 pub use crate::{
+    bare::BareZooKeeper,
     config::{Access, ZooKeeperConfig},
     guard::ZooKeeperGuard,
     layout::Recipe,

@@ -1,0 +1,159 @@
+//! The floor of ZooKeeper: the bare creation and deletion of a node over the same kind of connection.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    process::Command,
+    time::Duration,
+};
+
+use fencepost::{Error, Namespace, clock::Moment, url::StoreUrl};
+use fencepost_zookeeper::{BareZooKeeper, ZooKeeperConfig};
+
+use crate::{
+    floor::{Beside, Commands, Cycle, Floor, Measured, Measuring},
+    report::Goal,
+    samples::Samples,
+};
+
+/// As long as what a lock's node holds.
+const DATA: &[u8] = &[b'x'; 80];
+
+/// kazoo's lock, as in `etcdctl lock x true`: what a script does.
+const KAZOO: &str = r#"
+import subprocess, sys
+from kazoo.client import KazooClient
+client = KazooClient(hosts=sys.argv[1])
+client.start()
+with client.Lock(sys.argv[2]):
+    subprocess.run(["true"], check=True)
+client.stop()
+"#;
+
+#[derive(Debug)]
+pub(crate) struct ZooKeeperFloor {
+    servers: Vec<(String, u16)>,
+    chroot: String,
+    requests: BareRequests,
+    round_trip: RoundTrip,
+}
+
+impl ZooKeeperFloor {
+    pub(crate) async fn open(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
+        let config = ZooKeeperConfig::from_url(url)?;
+        let bare = BareZooKeeper::connect(&config).await?;
+        // Not where locks lie, so that no listing takes it for one.
+        let container = format!("{namespace}-floor");
+        bare.make_container(&container).await?;
+        Ok(Self {
+            servers: config.servers,
+            chroot: config.chroot,
+            requests: BareRequests { bare: bare.clone(), container },
+            round_trip: RoundTrip { bare },
+        })
+    }
+}
+
+impl Floor for ZooKeeperFloor {
+    fn cycles(&self) -> Vec<Measured<'_>> {
+        vec![Measured {
+            what: "create and delete, same kind of connection",
+            cycle: &self.requests,
+            time_goal: Some(Goal::AtMost(1.15)),
+            throughput_goal: None,
+            at_once: true,
+        }]
+    }
+
+    fn message(&self) -> Measured<'_> {
+        Measured {
+            what: "one write (an empty transaction), same kind of connection",
+            cycle: &self.round_trip,
+            // Two after the release is applied; it is applied half a round trip after it was sent.
+            time_goal: Some(Goal::AtMost(2.5)),
+            throughput_goal: None,
+            at_once: true,
+        }
+    }
+
+    fn commands(&self) -> Measuring<'_, Option<Commands>> {
+        // A server tells of its own requests; which one the clients are connected to is not known here.
+        let only = self.servers.first().filter(|_| self.servers.len() == 1);
+        let text = only.and_then(|(host, port)| figures(host, *port).ok());
+        Box::pin(std::future::ready(Ok(text.and_then(|text| read_commands(&text)))))
+    }
+
+    fn counted(&self) -> [&'static str; 2] {
+        ["requests", "transactions"]
+    }
+
+    fn beside(&self, name: &str) -> Option<Beside> {
+        let knows_kazoo = Command::new("python3").args(["-c", "import kazoo"]).output().ok()?.status.success();
+        let hosts: Vec<_> = self.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let mut command = Command::new("python3");
+        command.args(["-c", KAZOO, &format!("{}{}", hosts.join(","), self.chroot), &format!("/kazoo-{name}")]);
+        knows_kazoo.then_some(Beside { what: "a Python script with kazoo's Lock around true", command, goal: None })
+    }
+}
+
+/// What the server says of itself; every server answers this much.
+fn figures(host: &str, port: u16) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((host, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(b"srvr")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Requests that the server has received, and transactions, which its ensemble counts.
+fn read_commands(text: &str) -> Option<Commands> {
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let transactions = u64::from_str_radix(value("Zxid: 0x")?.trim(), 16).ok()?;
+    Some(Commands { scripts: value("Received: ")?.trim().parse().ok()?, all: transactions })
+}
+
+#[derive(Debug)]
+struct BareRequests {
+    bare: BareZooKeeper,
+    container: String,
+}
+
+impl Cycle for BareRequests {
+    fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        // As long as a claim's. A slash would ask for a node between.
+        let path = format!("{}/{}-{}", self.container, name.replace('/', "-"), "0".repeat(40));
+        Box::pin(async move {
+            samples
+                .fill(until, async || {
+                    let node = self.bare.create(&path, DATA).await?;
+                    self.bare.delete(&node).await
+                })
+                .await
+        })
+    }
+}
+
+#[derive(Debug)]
+struct RoundTrip {
+    bare: BareZooKeeper,
+}
+
+impl Cycle for RoundTrip {
+    fn run<'a>(&'a self, _: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        Box::pin(async move { samples.fill(until, async || self.bare.round_trip().await).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_counts_are_read() {
+        let commands =
+            read_commands("Latency min/avg/max: 0/0.0/0\nReceived: 7\nSent: 6\nZxid: 0x1f\nMode: standalone\n");
+        let commands = commands.expect("both are there");
+        assert_eq!((commands.scripts, commands.all), (7, 31));
+    }
+}

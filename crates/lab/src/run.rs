@@ -9,7 +9,7 @@ use crate::{
     player::AgentCommand,
     recorder::{self, Recorder},
     scenario::{Expected, Reached, Scenario, Stop},
-    stage::{IDLE_LIMIT, Stage, panicked},
+    stage::{Stage, panicked},
     subject::Subject,
     verdict::Verdict,
 };
@@ -137,19 +137,19 @@ async fn trial(scenario: &'static dyn Scenario, subject: Subject, seed: u64, age
     let reached = played.await.unwrap_or_else(|error| Err(Stop::Failed(panicked(error))));
     let events = recorder.events();
     let findings = check(&recorder::history(&events), &Options::default());
-    let (verdict, why) = judge(reached, &findings);
+    let (verdict, why) = judge(reached, &findings, scenario.idle_limit());
     let took = Duration::from_nanos(crate::agent::now() - begin);
     Trial { verdict, why, seed, events, findings, took }
 }
 
-fn judge(reached: Result<Reached, Stop>, findings: &Findings) -> (Verdict, String) {
+fn judge(reached: Result<Reached, Stop>, findings: &Findings, idle_limit: Duration) -> (Verdict, String) {
     match reached {
         Err(Stop::Missing(why)) => (Verdict::NotRun, why),
         Err(stop @ Stop::NotInstalled(_)) => (Verdict::NotRun, stop.to_string()),
         Err(Stop::Failed(why)) => (Verdict::Infrastructure, why),
         Ok(Reached::No(why)) => (Verdict::Vacuous, why),
         Ok(Reached::Yes) => {
-            let limit = u64::try_from(IDLE_LIMIT.as_nanos()).unwrap_or(u64::MAX);
+            let limit = u64::try_from(idle_limit.as_nanos()).unwrap_or(u64::MAX);
             let verdict = Verdict::of(findings, limit);
             let idle = findings.measures.longest_idle / 1_000_000;
             let said = || findings.list.iter().map(|finding| finding.said.as_str()).collect::<Vec<_>>().join("; ");

@@ -1,8 +1,14 @@
 //! What a scenario is.
 
+use std::time::Duration;
+
 use fencepost_core::store::BoxFuture;
 
-use crate::{stage::Stage, subject::Subject, verdict::Verdict};
+use crate::{
+    stage::{IDLE_LIMIT, Stage},
+    subject::Subject,
+    verdict::Verdict,
+};
 
 /// A story that can be played on a store: the steps that lead into a danger, and what is expected of it.
 pub trait Scenario: Sync {
@@ -11,6 +17,11 @@ pub trait Scenario: Sync {
 
     /// The verdict that is expected, and why; `None` where it does not apply.
     fn expects(&self, subject: Subject) -> Option<Expected>;
+
+    /// From when on a lock that is wanted and that nobody has counts as blocked.
+    fn idle_limit(&self) -> Duration {
+        IDLE_LIMIT
+    }
 
     /// Plays it. Whether its danger was reached is part of the answer: what never came to the point proves nothing.
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>>;

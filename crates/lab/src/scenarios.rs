@@ -4,6 +4,7 @@ mod contention;
 mod crash_before_replication;
 mod cut_off;
 mod delete_anothers_lock;
+mod duplicate_request;
 mod holder_killed;
 mod kleppmann_pause;
 mod late_reply;
@@ -32,6 +33,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &delete_anothers_lock::DeleteAnothersLock,
     &late_reply::LateReply,
     &lost_reply::LostReply,
+    &duplicate_request::DuplicateRequest,
     &lost_renewal_replies::LostRenewalReplies,
     &cut_off::CutOff,
     &server_frozen::ServerFrozen,

@@ -37,6 +37,12 @@ impl Scenario for Contention {
         }
     }
 
+    /// Nothing is broken here that could block for a TTL: what takes long is the machine, or a round of votes that has to
+    /// be repeated.
+    fn idle_limit(&self) -> Duration {
+        TTL * 4
+    }
+
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let mut crowd = tokio::task::JoinSet::new();

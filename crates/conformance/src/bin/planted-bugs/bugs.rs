@@ -3,6 +3,7 @@
 mod command;
 mod etcd;
 mod foundations;
+mod history;
 mod mended;
 mod postgres;
 mod primitives;
@@ -15,6 +16,7 @@ pub(crate) const BUGS: &[&[Bug]] = &[
     command::BUGS,
     etcd::BUGS,
     foundations::BUGS,
+    history::BUGS,
     primitives::BUGS,
     mended::BUGS,
     postgres::BUGS,

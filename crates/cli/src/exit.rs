@@ -33,13 +33,13 @@ Exit codes:
   64   the command line was refused
   69   the store is unavailable
   70   something that should not be: a corrupt record, a foreign value
-  75   busy: another holds the lock (run: see --busy-code)
-  76   the lease is lost (run: the command was stopped)
+  75   busy: another holds the lock, or it is not due (run, elect: see --busy-code)
+  76   the lease is lost (run, elect: the command was stopped)
   77   the store refused permission
   78   the store cannot give what was asked
   126  the command cannot be executed
   127  the command was not found
-  128+n  ended by signal n; any other code of run is the command's own";
+  128+n  ended by signal n; any other code of run and elect is the command's own";
 
 /// How a verb ended. With `--json` it is the last line on stderr, unless the answer stands on stdout already.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -124,7 +124,10 @@ impl Supervisor<'_> {
     pub(crate) async fn run(&self, held: &dyn Held) -> Outcome {
         match self.start(held) {
             Ok(()) => self.attend(held).await,
-            Err(error) => End::Broken.told(Ending::internal(format!("cannot reach the guardian: {error}"))),
+            Err(error) => {
+                let said = format!("cannot hand what is held to the guardian: {error}; the command was not started");
+                End::NotStarted.told(Ending::internal(said))
+            }
         }
     }
 

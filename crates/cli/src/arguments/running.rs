@@ -159,7 +159,7 @@ pub(crate) struct Guarded {
     /// At most half of the TTL: the lease must have had its chance of being renewed before the command is asked.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     grace: Option<Duration>,
-    /// The exit code for "another holds the lock"
+    /// The exit code for "another holds the lock" and "not due"
     #[arg(long, value_name = "N", default_value_t = exit::BUSY)]
     pub(crate) busy_code: u8,
     /// The command and its arguments, after --

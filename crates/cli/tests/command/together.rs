@@ -1,5 +1,6 @@
 //! Several locks at once, readers, and permits.
 
+use fencepost::capabilities::Capabilities;
 use rustix::process::Signal;
 
 use crate::world::{LONG, World, ends_within};
@@ -119,4 +120,50 @@ fn what_cannot_be_meant_is_refused_before_anything_is_taken() {
         assert_eq!(finished.stderr.lines().count(), 1, "{flags:?}: {}", finished.stderr);
     }
     assert_eq!(world.finish(&["ls", "--json"]).stdout, "[]\n");
+}
+
+/// Whether the directory store can do it, with a word where not.
+fn on_a_directory(what: &str, can: impl Fn(&Capabilities) -> bool) -> bool {
+    let scheme = fencepost::registry::SCHEMES.iter().find(|scheme| scheme.names.contains(&"file")).unwrap();
+    let can = can(&(scheme.capabilities)());
+    if !can {
+        eprintln!("does not apply: the directory store has no {what} yet");
+    }
+    can
+}
+
+#[test]
+fn readers_run_beside_each_other_and_never_beside_a_writer() {
+    let world = World::new();
+    if !on_a_directory("shared locks", |store| store.shared) {
+        assert_eq!(world.run(&["--shared"], "a", "echo ran").ended().code, 78);
+        return;
+    }
+    let mut reader = world.run(&["--shared"], "a", "echo reads; exec sleep 1000");
+    assert_eq!(reader.line(), "reads");
+    assert_eq!(world.run(&["--shared", "--wait", "20s"], "a", "true").ended().code, 0);
+    assert_eq!(world.run(&["--wait", "0s"], "a", "true").ended().code, 75);
+    assert_eq!(world.who("a")["holders"][0]["mode"], "shared");
+    reader.signal(Signal::KILL);
+    assert_eq!(world.run(&["--wait", "20s"], "a", "true").ended().code, 0);
+    reader.ended();
+}
+
+#[test]
+fn permits_are_slots_that_nobody_else_has_and_the_limit_is_one_for_all() {
+    let world = World::new();
+    if !on_a_directory("permits", |store| store.permits) {
+        assert_eq!(world.run(&["--permits", "1", "--of", "2"], "a", "echo ran").ended().code, 78);
+        return;
+    }
+    let mut two = world.run(&["--permits", "2", "--of", "3"], "a", "echo $FENCEPOST_SLOTS; exec sleep 1000");
+    assert_eq!(two.line(), "0,1");
+    let one = world.run(&["--permits", "1", "--of", "3"], "a", "echo $FENCEPOST_SLOTS").ended();
+    assert_eq!(one.stdout, "2\n", "{}", one.stderr);
+    assert_eq!(world.run(&["--permits", "2", "--of", "3", "--wait", "0s"], "a", "true").ended().code, 75);
+    assert_eq!(world.run(&["--permits", "1", "--of", "4", "--wait", "0s"], "a", "true").ended().code, 78);
+    let holder = &world.who("a")["holders"][0];
+    assert_eq!((&holder["mode"], &holder["of"], &holder["slots"]), (&"permits".into(), &3.into(), &vec![0, 1].into()));
+    two.signal(Signal::KILL);
+    two.ended();
 }

@@ -55,6 +55,30 @@ pub(crate) const BUGS: &[Bug] = &[
             name: "wire::tests::last_words_arrive_from_who_did_not_listen_any_more",
         },
     },
+    Bug {
+        name: "command: the guardian holds one of several locks only",
+        rule: "L2",
+        file: "crates/cli/src/held.rs",
+        find: "self.leases().iter().filter_map(Lease::descriptor).collect()",
+        replace: "self.leases().iter().take(1).filter_map(Lease::descriptor).collect()",
+        test: command("together::case_39_kill_9_lets_none_of_several_locks_go_while_the_command_runs"),
+    },
+    Bug {
+        name: "command: several locks of which one is busy stay behind",
+        rule: "C1",
+        file: "crates/cli/src/run.rs",
+        find: "locks.close().await;\n                Ending::busy(",
+        replace: "Ending::busy(",
+        test: command("redis::several_locks_of_which_one_is_busy_leave_none_behind"),
+    },
+    Bug {
+        name: "command: a run that failed is due again on the next host",
+        rule: "O2",
+        file: "crates/cli/src/run.rs",
+        find: "End::Code(_) | End::Stopped | End::Broken => self.run.retry_failed,",
+        replace: "End::Code(_) | End::Stopped | End::Broken => true,",
+        test: command("periods::a_failed_command_counts_unless_it_is_to_be_tried_again"),
+    },
 ];
 
 const fn command(name: &'static str) -> Test {

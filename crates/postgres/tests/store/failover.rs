@@ -88,6 +88,7 @@ async fn holders_and_waiters_outlive_a_synchronous_failover() {
         let (c, second) = (c.clone(), second.clone());
         async move { c.turn(&second).await }
     });
+    standby.wait_for("SELECT count(*) = 2 FROM fencepost.claims"); // a place reaches the disk a moment later
     primary.kill();
     standby.promote();
     eventually(SOON, "the holder is renewed by the new primary", async || {

@@ -45,6 +45,33 @@ async fn a_busy_try_writes_nothing() {
     assert!(written < 200, "{written} bytes for 20 busy tries");
 }
 
+/// What the log of writes grows by; with `--nocapture` it prints the figures of the store's page.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_operation_writes_little() {
+    let server = migrated(&["autovacuum=off", "bgwriter_lru_maxpages=0"]).await;
+    let store = client(&server).await;
+    let kept = claim("kept", TTL);
+    granted(&store, &kept).await;
+    let warm_up = claim("x", TTL);
+    granted(&store, &warm_up).await;
+    store.release(&warm_up.holding).await.unwrap();
+    server.sql("postgres", "CHECKPOINT");
+    let rounds = 50;
+    let before = wal(&server);
+    for _ in 0..rounds {
+        let taken = claim("x", TTL);
+        granted(&store, &taken).await;
+        store.release(&taken.holding).await.unwrap();
+    }
+    let between = wal(&server);
+    for _ in 0..rounds {
+        renewed(&store, &kept).await.unwrap();
+    }
+    let (cycle, renewal) = ((between - before) / rounds, (wal(&server) - between) / rounds);
+    println!("take and release {cycle} bytes, renewal {renewal} bytes");
+    assert!(cycle < 700 && renewal < 350, "{cycle} and {renewal} bytes");
+}
+
 /// A lease that runs out while a claim waits for the row has run out for that claim. `now()` is the time before the wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn t2_expiry_is_judged_after_the_wait_for_the_row() {

@@ -102,8 +102,8 @@ async fn free_locks_cost_little_more_than_the_bare_commands() {
     assert!(alone <= 1.10 && crowd >= 0.95, "the goals are 1.10 and 0.95");
 }
 
-/// The same store three times, in turns. Each server answers from the same machine, so what differs is our part: the word
-/// of the sentinels costs nothing once connected, and a cluster's slot is a look at a table.
+/// The same store three times, in turns. What differs is our way to the master, and the replicas' work on the same
+/// machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, for an optimised build on a quiet machine"]
 async fn a_followed_master_costs_what_a_single_server_does() {

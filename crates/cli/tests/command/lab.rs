@@ -1,6 +1,8 @@
 use std::fs;
 
-use crate::world::World;
+use rustix::process::{Pid, Signal};
+
+use crate::world::{LONG, World, ends_within, eventually};
 
 const DOUBLE: &str = r#"{"at":1000,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1"}
 {"at":2000,"by":"a","event":"ok","answer":"granted","ttl":9000000000,"until":8000000000}
@@ -81,4 +83,31 @@ fn a_job_that_is_not_idempotent_is_found_by_running_it_twice() {
     let failed = world.finish(&["lab", "twice", "--dir", data, "--", "false"]);
     assert_eq!(failed.code, 70, "{}", failed.stderr);
     assert_eq!(fs::read_dir(data).unwrap().count(), 0, "the directory itself is left alone");
+}
+
+#[test]
+fn an_interrupted_laboratory_leaves_no_server_behind() {
+    let world = World::new();
+    let running = world.start(&["lab", "run", "server-frozen", "--store", "redis"]);
+    let mut server = None;
+    eventually(|| {
+        server = child_called("redis-server", running.pid());
+        server.is_some()
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(running.ended().code, 143);
+    assert!(ends_within(server.unwrap(), LONG), "the server outlived the laboratory");
+}
+
+/// A child of `parent` that runs this program.
+fn child_called(program: &str, parent: Pid) -> Option<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_one = |pid: &i32| {
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+        // The name stands in parentheses; the parent is the second field behind it.
+        let Some((before, after)) = stat.rsplit_once(") ") else { return false };
+        let its_parent = after.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).and_then(Pid::from_raw);
+        before.ends_with(program) && its_parent == Some(parent)
+    };
+    processes.into_iter().find(is_one).and_then(Pid::from_raw)
 }

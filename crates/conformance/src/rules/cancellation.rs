@@ -76,7 +76,7 @@ pub async fn c1_a_waiting_limit_leaves_no_waiter(site: &dyn Site) -> Verdict {
     let (a, b) = (locks(site).await, locks(site).await);
     let held = take(&a, "x", LONG).await;
     for _ in 0..5 {
-        let outcome = b.lock("x").wait(ms(60)).acquire().await.expect("an answer");
+        let outcome = b.lock("x").wait(ms(300)).acquire().await.expect("an answer");
         assert!(outcome.acquired().is_none());
     }
     eventually(SOON, "nobody waits", async || waiters(a.store(), "x").await == 0).await;

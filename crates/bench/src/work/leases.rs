@@ -46,12 +46,14 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
         let each = after.saturating_sub(before) as f64 * 1024.0 / outcome.size as f64;
         outcome.figures.push(Figure::new("memory per lease", each, "bytes").with(Goal::AtMost(1024.0)));
     }
-    let window = span.saturating_sub(now().since(began)).max(ttl.mul_f64(0.4));
+    // A store may grant more than was asked for, whole seconds for instance.
+    let granted = leases.iter().filter_map(Lease::remaining).max().map_or(ttl, |left| left.max(ttl));
+    let window = span.saturating_sub(now().since(began)).max(granted.mul_f64(0.4));
     let watched = watch(ground, &store, window).await?;
     let share = watched.cpu.as_secs_f64() / window.as_secs_f64() * 100.0;
     outcome.figures.push(Figure::new("processor", share, "% of a core").with(Goal::AtMost(2.0)));
     if expires {
-        renewals(&mut outcome, &watched, ttl, window);
+        renewals(&mut outcome, &watched, granted, window);
     } else {
         outcome.notes.push("nothing to renew: its grants do not expire".into());
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -196,12 +196,8 @@ impl UnderWay {
 
 fn command(role: &Role, agent: &AgentCommand) -> Result<Command, Stop> {
     if role.client == Client::RedisPy {
-        let python = stand::found("python3");
-        let python =
-            python.ok_or_else(|| Stop::Missing("python3 is not installed: install the package python3".into()))?;
-        if !has_redis_py(&python) {
-            return Err(Stop::Missing("redis-py is not installed: install the package python3-redis".into()));
-        }
+        let missing = || Stop::Missing("no Python here knows redis-py: install the package python3-redis".into());
+        let python = python_with_redis_py().ok_or_else(missing)?;
         let mut command = Command::new(python);
         command.args(["-u", "-c", include_str!("agent/redis_py.py"), &role.name, &role.url]);
         return Ok(command);
@@ -211,13 +207,15 @@ fn command(role: &Role, agent: &AgentCommand) -> Result<Command, Stop> {
     Ok(command)
 }
 
-/// Asked once: starting Python takes its time.
-fn has_redis_py(python: &Path) -> bool {
-    static THERE: OnceLock<bool> = OnceLock::new();
-    *THERE.get_or_init(|| {
+/// The first Python on the path that knows redis-py: a package of the system's is known to the system's Python, and
+/// another one may come before it. Asked once, since starting Python takes its time.
+fn python_with_redis_py() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let knows_it = |python: &PathBuf| {
         let import = std::process::Command::new(python).args(["-c", "import redis"]).stderr(Stdio::null()).status();
         import.is_ok_and(|status| status.success())
-    })
+    };
+    FOUND.get_or_init(|| stand::all_found("python3").find(knows_it)).as_deref()
 }
 
 /// Until the process ends.

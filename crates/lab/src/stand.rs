@@ -113,8 +113,14 @@ fn needs(executable: &str, package: &str) -> Result<PathBuf, Stop> {
 }
 
 pub(crate) fn found(executable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(executable)).find(|file| file.is_file())
+    all_found(executable).next()
+}
+
+/// Every one on the path, in its order.
+pub(crate) fn all_found(executable: &str) -> impl Iterator<Item = PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let files = std::env::split_paths(&path).map(|folder| folder.join(executable));
+    files.filter(|file| file.is_file()).collect::<Vec<_>>().into_iter()
 }
 
 fn not_possible(fault: ServerFault, on: &str) -> Stop {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
     claim::{Claimed, LossReason, Patience, Release, Renewal},
-    clock::{BootClock, Clock, sleep},
+    clock::{BootClock, sleep},
     error::{Applied, Error, ErrorKind},
     name::Namespace,
     store::{LossReporter, Store},
@@ -196,17 +196,16 @@ async fn c4_sentinels_with_a_password() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_master_is_left_as_soon_as_another_is_announced() {
     let set = SentinelSet::start();
-    let store = open(&format!("{}?timeout=10s", set.url())).await.unwrap();
+    let store = open(&format!("{}?timeout=60s", set.url())).await.unwrap();
     take(&store, "x", TTL).await;
     let old = set.master();
     old.freeze();
     set.await_other_master(old.address());
-    let began = BootClock.now();
-    within(SOON, "a grant of the new master", async {
+    // Long before a command to the frozen one has run into its limit.
+    within(SOON * 4, "a grant of the new master", async {
         while store.claim(&claim("y", TTL), Patience::Once).await.is_err() {}
     })
     .await;
-    assert!(BootClock.now().since(began) < SOON);
     old.thaw();
 }
 

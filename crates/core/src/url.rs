@@ -1,5 +1,7 @@
 //! The URLs that name stores.
 
+pub mod settings;
+
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use percent_encoding::percent_decode_str;

@@ -1,14 +1,13 @@
 //! Where the members are and how to talk to them.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use fencepost_core::{
-    error::{Error, ErrorKind, Operation},
-    url::StoreUrl,
+    error::Error,
+    url::{
+        StoreUrl,
+        settings::{client_certificate, exactly_one, invalid, limit, password_from},
+    },
 };
 
 const DEFAULT_PORT: u16 = 2379;
@@ -72,7 +71,8 @@ impl EtcdConfig {
     /// `password_file`, `timeout`, `connect_timeout`, `recipe`, and with TLS `ca`, `cert`, `key`, `server_name`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
+    /// [`ErrorKind::InvalidInput`](fencepost_core::error::ErrorKind::InvalidInput) for what cannot be read or is not
+    /// known.
     pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
         if !matches!(url.path(), "" | "/") {
             return Err(invalid("an etcd URL has no path").advise("the prefix of all keys is the namespace"));
@@ -98,11 +98,7 @@ impl EtcdConfig {
             Some(_) => return Err(invalid("`recipe` is fencepost or etcd")),
         };
         if url.scheme() == "etcds" {
-            let client = match (url.take("cert"), url.take("key")) {
-                (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-                (None, None) => None,
-                _ => return Err(invalid("`cert` and `key` belong together")),
-            };
+            let client = client_certificate(&mut url)?;
             let ca = url.take("ca").map(PathBuf::from);
             config.tls = Some(Tls { ca, client, server_name: url.take("server_name") });
             url.finish("user, password_file, timeout, connect_timeout, recipe, ca, cert, key, server_name")?;
@@ -132,39 +128,6 @@ fn with_port(host: &str) -> Result<String, Error> {
     }
 }
 
-fn password_from(path: String) -> Result<String, Error> {
-    let text = String::from_utf8(read("password_file", Path::new(&path))?);
-    let text = text.map_err(|_| invalid("the password file is not UTF-8"))?;
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(invalid("the password file is empty")),
-        password => Ok(password.to_owned()),
-    }
-}
-
-fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
-    match (a, b) {
-        (Some(_), Some(_)) => Err(invalid(format!("the URL gives the {what} twice"))),
-        (a, b) => Ok(a.or(b)),
-    }
-}
-
-fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
-    match url.take_span(option)? {
-        Some(Duration::ZERO) => Err(invalid(format!("`{option}` must be longer than zero"))),
-        limit => Ok(limit.unwrap_or(default)),
-    }
-}
-
-/// Reads a file that an option names.
-pub(crate) fn read(option: &str, path: &Path) -> Result<Vec<u8>, Error> {
-    let said = || format!("the file {} of the option `{option}` cannot be read", path.display());
-    std::fs::read(path).map_err(|source| invalid(said()).caused_by(source))
-}
-
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
-}
-
 impl fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdConfig")
@@ -180,6 +143,8 @@ impl fmt::Debug for EtcdConfig {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_core::error::ErrorKind;
+
     use super::*;
 
     fn parsed(url: &str) -> Result<EtcdConfig, Error> {

@@ -16,6 +16,7 @@ use fencepost_core::{
     backoff::Backoff,
     clock::{Clock, Moment},
     error::{Applied, Error},
+    url::settings,
 };
 use tokio::sync::watch;
 use tonic::{
@@ -29,7 +30,7 @@ use crate::{
         AuthClient, AuthenticateRequest, DeleteRangeRequest, KvClient, RangeRequest, RangeResponse, TxnRequest,
         TxnResponse,
     },
-    config::{self, EtcdConfig, Tls},
+    config::{EtcdConfig, Tls},
     failure::{Failure, Sort},
 };
 
@@ -108,7 +109,7 @@ impl Link {
         let tls = config.tls.as_ref().map(tls_config).transpose()?;
         let members = config.members.iter().map(|address| {
             let scheme = if tls.is_some() { "https" } else { "http" };
-            let unusable = |source| config::invalid("the connection cannot be set up so").caused_by(source);
+            let unusable = |source| settings::invalid("the connection cannot be set up so").caused_by(source);
             // A frozen member or a firewall that forgot the connection answers no ping, and calls end with it.
             let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
                 .map_err(unusable)?
@@ -351,11 +352,11 @@ fn kv(connection: Connection) -> KvClient<Channel> {
 fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, Error> {
     let mut config = ClientTlsConfig::new();
     config = match &tls.ca {
-        Some(path) => config.ca_certificate(Certificate::from_pem(config::read("ca", path)?)),
+        Some(path) => config.ca_certificate(Certificate::from_pem(settings::read("ca", path)?)),
         None => config.with_native_roots(),
     };
     if let Some((cert, key)) = &tls.client {
-        config = config.identity(Identity::from_pem(config::read("cert", cert)?, config::read("key", key)?));
+        config = config.identity(Identity::from_pem(settings::read("cert", cert)?, settings::read("key", key)?));
     }
     if let Some(name) = &tls.server_name {
         config = config.domain_name(name);

@@ -3,11 +3,14 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use fencepost_core::{
-    error::{Error, ErrorKind, Operation},
-    url::StoreUrl,
+    error::Error,
+    url::{
+        StoreUrl,
+        settings::{client_certificate, exactly_one, invalid, limit, password_from},
+    },
 };
 
-use crate::tls::{self, Tls};
+use crate::tls::Tls;
 
 const DEFAULT_PORT: u16 = 5432;
 const KNOWN: &str = "mode, user, password_file, host, schema, timeout, connect_timeout, sslmode, ca, cert, key";
@@ -73,7 +76,8 @@ impl PostgresConfig {
     /// Reads `postgres://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DATABASE]`. Options: see the crate's page.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
+    /// [`ErrorKind::InvalidInput`](fencepost_core::error::ErrorKind::InvalidInput) for what cannot be read or is not
+    /// known.
     pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
         let mode = match url.take("mode").as_deref() {
             None | Some("lease") => Mode::Lease,
@@ -163,27 +167,6 @@ fn checked_schema(schema: String) -> Result<String, Error> {
     }
 }
 
-fn password_from(path: String) -> Result<String, Error> {
-    let bytes = tls::read("password_file", &PathBuf::from(&path))?;
-    let text = String::from_utf8(bytes).map_err(|_| invalid("the password file is not UTF-8"))?;
-    let password = text.trim_end_matches(['\r', '\n']);
-    if password.is_empty() { Err(invalid("the password file is empty")) } else { Ok(password.to_owned()) }
-}
-
-fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
-    match (a, b) {
-        (Some(_), Some(_)) => Err(invalid(format!("the URL gives the {what} twice"))),
-        (a, b) => Ok(a.or(b)),
-    }
-}
-
-fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
-    match url.take_span(option)? {
-        Some(Duration::ZERO) => Err(invalid(format!("`{option}` must be longer than zero"))),
-        limit => Ok(limit.unwrap_or(default)),
-    }
-}
-
 /// An encrypted connection is always to a server whose certificate was checked: without that, whoever stands between
 /// could grant locks.
 fn tls_options(url: &mut StoreUrl) -> Result<Option<Tls>, Error> {
@@ -197,11 +180,7 @@ fn tls_options(url: &mut StoreUrl) -> Result<Option<Tls>, Error> {
         }
         Some(_) => return Err(invalid("`sslmode` is verify-full or disable")),
     };
-    let client = match (url.take("cert"), url.take("key")) {
-        (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-        (None, None) => None,
-        _ => return Err(invalid("`cert` and `key` belong together")),
-    };
+    let client = client_certificate(url)?;
     let tls = Tls { ca: url.take("ca").map(PathBuf::from), client };
     let files = tls != Tls::default();
     match wanted {
@@ -209,10 +188,6 @@ fn tls_options(url: &mut StoreUrl) -> Result<Option<Tls>, Error> {
         Some(true) => Ok(Some(tls)),
         _ => Ok(files.then_some(tls)),
     }
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
 }
 
 impl fmt::Debug for PostgresConfig {
@@ -232,6 +207,8 @@ impl fmt::Debug for PostgresConfig {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_core::error::ErrorKind;
+
     use super::*;
 
     fn read(url: &str) -> Result<PostgresConfig, Error> {

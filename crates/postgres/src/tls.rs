@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use fencepost_core::error::{Error, ErrorKind, Operation};
+use fencepost_core::{
+    error::Error,
+    url::settings::{invalid, read},
+};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -83,15 +86,4 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
         Ok(_) => Err(invalid(format!("the file of the option `{option}` holds no certificate in PEM"))),
         Err(source) => Err(invalid(format!("the file of the option `{option}` is damaged")).caused_by(source)),
     }
-}
-
-pub(crate) fn read(option: &str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| {
-        let said = format!("the file {} of the option `{option}` cannot be read", path.display());
-        invalid(said).caused_by(source)
-    })
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
 }

@@ -3,15 +3,15 @@
 use std::{collections::HashSet, fmt, path::PathBuf, time::Duration};
 
 use fencepost_core::{
-    error::{Error, ErrorKind, Operation},
-    url::StoreUrl,
+    error::Error,
+    url::{
+        StoreUrl,
+        settings::{client_certificate, exactly_one, invalid, limit, password_from},
+    },
 };
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
-use crate::{
-    replicas::Replicas,
-    tls::{self, Tls},
-};
+use crate::{replicas::Replicas, tls::Tls};
 
 pub(crate) const DEFAULT_PORT: u16 = 6379;
 /// Many times what a replica on the same continent needs.
@@ -60,7 +60,8 @@ impl RedisConfig {
     /// `password_file`, `timeout`, `connect_timeout`, `replicas`, `replicas_timeout`, and with TLS `ca`, `cert`, `key`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
+    /// [`ErrorKind::InvalidInput`](fencepost_core::error::ErrorKind::InvalidInput) for what cannot be read or is not
+    /// known.
     pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
         let (host, port) = match url.hosts() {
             [] => ("127.0.0.1".to_owned(), DEFAULT_PORT),
@@ -186,27 +187,6 @@ pub(crate) fn database(path: &str) -> Result<u32, Error> {
     }
 }
 
-pub(crate) fn password_from(path: String) -> Result<String, Error> {
-    let bytes = tls::read("password_file", &PathBuf::from(&path))?;
-    let text = String::from_utf8(bytes).map_err(|_| invalid("the password file is not UTF-8"))?;
-    let password = text.trim_end_matches(['\r', '\n']);
-    if password.is_empty() { Err(invalid("the password file is empty")) } else { Ok(password.to_owned()) }
-}
-
-pub(crate) fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
-    match (a, b) {
-        (Some(_), Some(_)) => Err(invalid(format!("the URL gives the {what} twice"))),
-        (a, b) => Ok(a.or(b)),
-    }
-}
-
-pub(crate) fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
-    match url.take_span(option)? {
-        Some(Duration::ZERO) => Err(invalid(format!("`{option}` must be longer than zero"))),
-        limit => Ok(limit.unwrap_or(default)),
-    }
-}
-
 fn replicas(url: &mut StoreUrl) -> Result<Option<Replicas>, Error> {
     let count = url.take("replicas").map(|count| count.parse::<u32>().ok().filter(|count| *count <= 100));
     let within = url.take_span("replicas_timeout")?;
@@ -223,16 +203,8 @@ fn replicas(url: &mut StoreUrl) -> Result<Option<Replicas>, Error> {
 }
 
 pub(crate) fn tls_options(url: &mut StoreUrl) -> Result<Tls, Error> {
-    let client = match (url.take("cert"), url.take("key")) {
-        (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-        (None, None) => None,
-        _ => return Err(invalid("`cert` and `key` belong together")),
-    };
+    let client = client_certificate(url)?;
     Ok(Tls { ca: url.take("ca").map(PathBuf::from), client })
-}
-
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
 }
 
 impl fmt::Debug for RedisConfig {
@@ -252,6 +224,8 @@ impl fmt::Debug for RedisConfig {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_core::error::ErrorKind;
+
     use super::*;
 
     fn read(url: &str) -> Result<RedisConfig, Error> {

@@ -1,8 +1,8 @@
 //! TLS: where certificates come from and which cryptography is used.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use fencepost_core::error::{Error, ErrorKind, Operation};
+use fencepost_core::{error::Error, url::settings::read};
 use redis::{ClientTlsConfig, TlsCertificates};
 
 /// The files of a TLS connection, in PEM. Without `ca` the certificates that the system trusts are used.
@@ -36,11 +36,4 @@ fn use_ring() {
         // Lost to another thread's choice, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-}
-
-pub(crate) fn read(option: &str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| {
-        let said = format!("the file {} of the option `{option}` cannot be read", path.display());
-        Error::new(ErrorKind::InvalidInput, Operation::Open, said).not_applied().caused_by(source)
-    })
 }

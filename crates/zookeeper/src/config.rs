@@ -3,14 +3,14 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use fencepost_core::{
-    error::{Error, ErrorKind, Operation},
-    url::StoreUrl,
+    error::Error,
+    url::{
+        StoreUrl,
+        settings::{client_certificate, exactly_one, invalid, limit, password_from},
+    },
 };
 
-use crate::{
-    layout::Recipe,
-    tls::{self, Tls},
-};
+use crate::{layout::Recipe, tls::Tls};
 
 const DEFAULT_PORT: u16 = 2181;
 
@@ -64,7 +64,8 @@ impl ZooKeeperConfig {
     /// Options: `user`, `password_file`, `acl`, `recipe`, `timeout`, `connect_timeout`, and with TLS `ca`, `cert`, `key`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for what cannot be read or is not known.
+    /// [`ErrorKind::InvalidInput`](fencepost_core::error::ErrorKind::InvalidInput) for what cannot be read or is not
+    /// known.
     pub fn from_url(mut url: StoreUrl) -> Result<Self, Error> {
         let servers = match url.hosts() {
             [] => vec![("127.0.0.1".to_owned(), DEFAULT_PORT)],
@@ -136,42 +137,13 @@ fn login(url: &mut StoreUrl) -> Result<Option<(String, String)>, Error> {
     }
 }
 
-fn password_from(path: String) -> Result<String, Error> {
-    let bytes = tls::read("password_file", &PathBuf::from(&path))?;
-    let text = String::from_utf8(bytes).map_err(|_| invalid("the password file is not UTF-8"))?;
-    let password = text.trim_end_matches(['\r', '\n']);
-    if password.is_empty() { Err(invalid("the password file is empty")) } else { Ok(password.to_owned()) }
-}
-
-fn exactly_one(what: &str, a: Option<String>, b: Option<String>) -> Result<Option<String>, Error> {
-    match (a, b) {
-        (Some(_), Some(_)) => Err(invalid(format!("the URL gives the {what} twice"))),
-        (a, b) => Ok(a.or(b)),
-    }
-}
-
-fn limit(url: &mut StoreUrl, option: &str, default: Duration) -> Result<Duration, Error> {
-    match url.take_span(option)? {
-        Some(Duration::ZERO) => Err(invalid(format!("`{option}` must be longer than zero"))),
-        limit => Ok(limit.unwrap_or(default)),
-    }
-}
-
 fn tls_options(url: &mut StoreUrl) -> Result<Option<Tls>, Error> {
     if url.scheme() != "zookeepers" {
         return Ok(None);
     }
     let ca = url.take("ca").map(PathBuf::from);
-    let client = match (url.take("cert"), url.take("key")) {
-        (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-        (None, None) => None,
-        _ => return Err(invalid("`cert` and `key` belong together")),
-    };
+    let client = client_certificate(url)?;
     Ok(Some(Tls { ca, client }))
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
 }
 
 impl fmt::Debug for ZooKeeperConfig {
@@ -191,6 +163,8 @@ impl fmt::Debug for ZooKeeperConfig {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_core::error::ErrorKind;
+
     use super::*;
 
     fn read(url: &str) -> Result<ZooKeeperConfig, Error> {

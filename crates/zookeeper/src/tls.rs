@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use fencepost_core::error::{Error, ErrorKind, Operation};
+use fencepost_core::{
+    error::Error,
+    url::settings::{invalid, read},
+};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -58,16 +61,6 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
     found.ok().filter(|found| !found.is_empty()).ok_or_else(|| unusable(option, path))
 }
 
-pub(crate) fn read(option: &str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| {
-        invalid(format!("the file {} of the option `{option}` cannot be read", path.display())).caused_by(source)
-    })
-}
-
 fn unusable(option: &str, path: &Path) -> Error {
     invalid(format!("the file {} of the option `{option}` holds nothing of the kind in PEM", path.display()))
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, Operation::Open, message).not_applied()
 }

@@ -1,8 +1,11 @@
 //! Where some of the nodes are.
 
-use fencepost_core::{error::Error, url::StoreUrl};
+use fencepost_core::{
+    error::Error,
+    url::{StoreUrl, settings::invalid},
+};
 
-use crate::config::{self, RedisConfig, host_and_port, invalid, options_of};
+use crate::config::{self, RedisConfig, host_and_port, options_of};
 
 const DEFAULT_PORT: u16 = 6379;
 

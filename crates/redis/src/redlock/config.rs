@@ -5,12 +5,13 @@ use std::time::Duration;
 use fencepost_core::{
     error::Error,
     quorum::{Drift, Quorum},
-    url::{StoreUrl, parse_span},
+    url::{
+        StoreUrl, parse_span,
+        settings::{exactly_one, invalid, limit, password_from},
+    },
 };
 
-use crate::config::{
-    DEFAULT_PORT, RedisConfig, database, exactly_one, host_and_port, invalid, limit, password_from, tls_options,
-};
+use crate::config::{DEFAULT_PORT, RedisConfig, database, host_and_port, tls_options};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -2,11 +2,15 @@
 
 use std::{fmt, time::Duration};
 
-use fencepost_core::{error::Error, url::StoreUrl};
-
-use crate::config::{
-    self, RedisConfig, database, exactly_one, host_and_port, invalid, limit, options_of, password_from,
+use fencepost_core::{
+    error::Error,
+    url::{
+        StoreUrl,
+        settings::{exactly_one, invalid, limit, password_from},
+    },
 };
+
+use crate::config::{self, RedisConfig, database, host_and_port, options_of};
 
 const DEFAULT_PORT: u16 = 26379;
 /// A sentinel does little else than answer.

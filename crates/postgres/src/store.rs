@@ -440,8 +440,9 @@ impl Store for PostgresStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            self.room.close();
+            // The connection first: a waiter that is woken must find it closed, or it would queue again unheard.
             self.room.link.close();
+            self.room.close();
         })
     }
 }

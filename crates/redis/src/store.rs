@@ -505,8 +505,9 @@ impl Store for RedisStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            self.room.close();
+            // The connection first: a waiter that is woken must find it closed, or it would queue again unheard.
             self.room.nodes.close();
+            self.room.close();
         })
     }
 }

@@ -264,8 +264,9 @@ impl Node {
     }
 
     pub(super) fn close(&self) {
-        self.room.close();
+        // The connection first: a waiter that is woken must find it closed, or it would queue again unheard.
         self.link.close();
+        self.room.close();
     }
 
     fn acquaintance(&self) -> std::sync::MutexGuard<'_, Option<Acquaintance>> {

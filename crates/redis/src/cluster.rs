@@ -332,13 +332,19 @@ impl Cluster {
 
     /// The master of a slot as far as is known.
     pub(crate) async fn master_of(&self, slot: u16) -> Result<Arc<Link>, Failure> {
-        if let Some(link) = self.state().map.master_of(slot) {
+        if let Some(link) = self.known_master_of(slot)? {
             return Ok(link);
         }
         self.learn(None).await?;
-        self.state().map.master_of(slot).ok_or_else(|| {
+        self.known_master_of(slot)?.ok_or_else(|| {
             Failure::new(ErrorKind::Unavailable, Applied::No, format!("no node of the cluster has the slot {slot}"))
         })
+    }
+
+    /// `None` when the map does not say. A closed cluster has no map, and that is not the nodes' fault.
+    fn known_master_of(&self, slot: u16) -> Result<Option<Arc<Link>>, Failure> {
+        let state = self.state();
+        if state.closed { Err(Failure::closed()) } else { Ok(state.map.master_of(slot)) }
     }
 
     /// Asks for the map, `first` before others. Whoever comes while it is asked for waits for that answer.

@@ -69,6 +69,8 @@ pub(crate) struct Room {
     opened: AtomicBool,
     changed: Notify,
     hearing: watch::Sender<Hearing>,
+    /// For those who wait to hear; `State::closed` is what counts.
+    closed: watch::Sender<bool>,
     losses: OnceLock<LossReporter>,
 }
 
@@ -134,6 +136,7 @@ impl Room {
             opened: AtomicBool::new(false),
             changed: Notify::new(),
             hearing: watch::Sender::new(Hearing::Deaf),
+            closed: watch::Sender::new(false),
             losses: OnceLock::new(),
         })
     }
@@ -158,7 +161,12 @@ impl Room {
         self.open();
         let mut hearing = self.hearing.subscribe();
         let heard = hearing.wait_for(|hearing| *hearing != Hearing::Deaf);
-        let heard = tokio::time::timeout(self.nodes.connect_timeout(), heard).await;
+        let mut closed = self.closed.subscribe();
+        let heard = tokio::select! {
+            heard = tokio::time::timeout(self.nodes.connect_timeout(), heard) => heard,
+            // Nobody listens any more, and nobody will.
+            _ = closed.wait_for(|closed| *closed) => return Err(Failure::closed()),
+        };
         match heard {
             Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
             Err(_) if !self.lock().closed => {
@@ -222,6 +230,7 @@ impl Room {
         state.closed = true;
         state.waiters.values().for_each(|waiting| waiting.bell.ring(News::AskAgain));
         drop(state);
+        self.closed.send_replace(true);
         self.changed.notify_one();
     }
 

@@ -6,7 +6,7 @@ use fencepost_core::{
     backoff::jitter,
     claim::{Claim, Grant},
     clock::Moment,
-    error::{Error, Operation},
+    error::{Error, ErrorKind, Operation},
     name::LockName,
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -125,7 +125,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The error to end with when no quorum has been in reach for longer than is worth bridging.
+    /// The error to end with when no quorum has been in reach for longer than is worth bridging. What time does not
+    /// mend, such as a closed store or missing rights, is told at once (C4).
     fn outage(&mut self) -> Option<Error> {
         let failures: Vec<_> = self
             .servers
@@ -139,7 +140,8 @@ impl<'a> Turn<'a> {
         }
         let now = self.store.clock.now();
         let since = *self.failing_since.get_or_insert(now);
-        (now.since(since) >= BRIDGED).then(|| self.store.failed(Operation::Wait, Some(self.name), &failures))
+        let passes = failures.iter().all(|(_, failure)| failure.kind == ErrorKind::Unavailable);
+        (!passes || now.since(since) >= BRIDGED).then(|| self.store.failed(Operation::Wait, Some(self.name), &failures))
     }
 
     fn wake_at(&self) -> Moment {

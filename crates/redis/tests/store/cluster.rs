@@ -13,7 +13,7 @@ use fencepost_core::{
 use fencepost_redis::{ClusterConfig, RedisStore};
 use fencepost_servers::{ClusterSet, RedisServer, sentinel_naming};
 
-use super::{Administered, SOON, claim, eventually, ms, name, open as open_single, queue, release, take, within};
+use super::{Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, name, open as open_single, queue, release, take, within};
 
 const TTL: Duration = Duration::from_secs(60);
 const FAILOVER: Duration = Duration::from_secs(20);
@@ -380,4 +380,12 @@ async fn c2_a_crowd_at_a_silent_cluster_waits_for_one_limit() {
         let error = within(SOON, "every call ends", refused).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_reaches_a_waiter_in_whatever_moment() {
+    let set = ClusterSet::start();
+    let holder = open(&set.url()).await.unwrap();
+    take(&holder, "x", TTL).await;
+    closing_reaches_a_waiter(async || open(&set.url()).await.unwrap() as Arc<dyn Store>).await;
 }

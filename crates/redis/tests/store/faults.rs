@@ -1,6 +1,6 @@
 //! A server that restarts, forgets, freezes or is in somebody else's hands.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
     claim::{Claimed, Forced, Patience, Release, Renewal},
@@ -211,21 +211,12 @@ async fn a_full_memory_is_said_in_words() {
     assert_eq!(error.applied(), Applied::No);
 }
 
-/// The waiter may be anywhere in its asking when the store is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_reaches_a_waiter_in_whatever_moment() {
     let server = RedisServer::start();
     let holder = client(&server).await;
     take(&holder, "x", TTL).await;
-    for round in 0..100 {
-        let store = client(&server).await;
-        let turn = queue(&store, &claim("x", TTL)).await;
-        let wakes = 40 * round;
-        super::sleep(&fencepost_core::clock::BootClock, Duration::from_micros(wakes)).await;
-        store.close().await;
-        let error = within(SOON, "the waiter is told", turn).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Closed);
-    }
+    super::closing_reaches_a_waiter(async || client(&server).await as Arc<dyn Store>).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use fencepost_core::{
     claim::{Claim, Claimant, Claimed, Grant, Holding, Patience, Release},
     clock::{BootClock, Clock, sleep},
-    error::Error,
+    error::{Error, ErrorKind},
     limits::Ttl,
     name::{LockName, Namespace},
     owner::Owner,
@@ -101,6 +101,22 @@ async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -
 
 async fn release(store: &RedisStore, claim: &Claim) -> Release {
     store.release(&claim.holding).await.unwrap()
+}
+
+/// The waiter may be anywhere in its asking when its store is closed. The lock `x` is held by another.
+async fn closing_reaches_a_waiter(open: impl AsyncFn() -> Arc<dyn Store>) {
+    for round in 0..100 {
+        let (store, claim) = (open().await, claim("x", Duration::from_secs(30)));
+        let claimed = store.claim(&claim, Patience::Queue).await.unwrap();
+        assert!(matches!(claimed, Claimed::Queued(_)), "{claimed:?}");
+        let waiting = store.clone();
+        let turn = tokio::spawn(async move { waiting.turn(&claim).await });
+        sleep(&BootClock, Duration::from_micros(40 * round)).await;
+        store.close().await;
+        let error = within(ms(900), "the waiter is told, and not as late as of an outage", turn).await;
+        let error = error.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    }
 }
 
 async fn eventually(limit: Duration, what: &str, mut happened: impl FnMut() -> bool) {

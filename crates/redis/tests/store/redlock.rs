@@ -15,7 +15,7 @@ use fencepost_redis::redlock::{RedlockConfig, RedlockStore};
 use fencepost_servers::{RedisServer, Reply};
 use tokio::task::JoinSet;
 
-use super::{Administered, SOON, claim, eventually, ms, within};
+use super::{Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, within};
 
 /// A TTL that outlasts the test.
 const LONG: Duration = Duration::from_secs(60);
@@ -310,6 +310,14 @@ async fn w1_a_slow_server_is_no_tie_breaker() {
     }
     servers[2].thaw();
     eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_reaches_a_waiter_in_whatever_moment() {
+    let servers = servers(5);
+    let holder = client(&servers).await;
+    assert!(is_granted(&once(&holder, &claim("x", LONG)).await));
+    closing_reaches_a_waiter(async || client(&servers).await as Arc<dyn Store>).await;
 }
 
 /// What a hand-over costs does not depend on how many wait.

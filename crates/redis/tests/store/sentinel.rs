@@ -13,7 +13,7 @@ use fencepost_core::{
 use fencepost_redis::{RedisStore, SentinelConfig};
 use fencepost_servers::{RedisServer, SERVICE, SentinelSet, sentinel_naming};
 
-use super::{Administered, SOON, claim, eventually, ms, open as open_single, queue, release, take, within};
+use super::{Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, open as open_single, queue, release, take, within};
 
 /// Longer than a failover takes on a loaded machine.
 const TTL: Duration = Duration::from_secs(60);
@@ -291,4 +291,12 @@ async fn an_undo_that_failed_leaves_the_lock_to_its_ttl() {
     let busy = other.claim(&claim("x", TTL), Patience::Once).await.unwrap();
     assert!(matches!(busy, Claimed::Busy(_)), "{busy:?}");
     eventually(SOON, "it ends by itself", || set.master().cli(&["EXISTS", "fencepost:{x}"]) == "0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_reaches_a_waiter_in_whatever_moment() {
+    let set = SentinelSet::start();
+    let holder = open(&set.url()).await.unwrap();
+    take(&holder, "x", TTL).await;
+    closing_reaches_a_waiter(async || open(&set.url()).await.unwrap() as Arc<dyn Store>).await;
 }

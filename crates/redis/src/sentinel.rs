@@ -150,6 +150,16 @@ impl Route for Arc<Sentinels> {
                     .filter_map(|(s, word)| Some(format!("{} says {}", s.server.address, word.as_ref().ok()?)));
                 tracing::warn!(service = %self.service, "the sentinels disagree: {}", each.collect::<Vec<_>>().join(", "));
             }
+            let heard = words.iter().filter(|(_, word)| word.is_ok()).count();
+            if heard > 0 && heard * 2 <= self.sentinels.len() {
+                let away = words.iter().filter_map(|(_, word)| Some(word.as_ref().err()?.message()));
+                tracing::warn!(
+                    service = %self.service,
+                    "only {heard} of {} sentinels tell who the master is ({}): a failover that the others made may be \
+                     missed, and locks be taken at a master that was deposed",
+                    self.sentinels.len(), away.collect::<Vec<_>>().join("; ")
+                );
+            }
             let mut tried = Vec::new();
             for word in candidates {
                 match self.verified(word, settings).await {
@@ -194,9 +204,11 @@ impl Sentinel {
                 questions.query_async(&mut connection).await.map_err(|error| Failure::answered(&error))?;
             Word::read(answers, &self.server.address, service)
         };
-        let limit = self.config.connect_timeout;
-        let late = || unavailable(format!("{} did not answer within {limit:?}", self.server.address));
-        tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(self.config.connect_timeout, asked).await.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    fn late(&self) -> Failure {
+        unavailable(format!("{} did not answer within {:?}", self.server.address, self.config.connect_timeout))
     }
 }
 

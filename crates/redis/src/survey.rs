@@ -64,15 +64,23 @@ fn judge(info: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks at every master of a cluster, as far as they tell soon: one that is silent must not hold up the opening.
+/// Looks at every master of a cluster, and names those that do not answer soon: the others serve their locks all the same.
 pub(crate) async fn look_at_masters(nodes: &Nodes) {
     let looks = nodes.masters().await.unwrap_or_default().into_iter().map(|master| async move {
-        let answers = master.read(pipe().cmd("INFO").arg("memory")).await.unwrap_or_default();
-        if let Some(info) = answers.into_iter().next().and_then(|answer| String::from_redis_value(answer).ok()) {
-            warn_of_eviction(&info);
+        let answered = tokio::time::timeout(LOOK_WITHIN, master.read(pipe().cmd("INFO").arg("memory"))).await;
+        match answered.unwrap_or_else(|_| Err(Failure::silent(LOOK_WITHIN))) {
+            Ok(answers) => {
+                if let Some(info) = answers.into_iter().next().and_then(|info| String::from_redis_value(info).ok()) {
+                    warn_of_eviction(&info);
+                }
+            }
+            Err(failure) => tracing::warn!(
+                master = %master.destination(), reason = %failure.message(),
+                "a master of the cluster cannot be reached: the locks in its slots are unavailable"
+            ),
         }
     });
-    let _ = tokio::time::timeout(LOOK_WITHIN, join_all(looks)).await;
+    join_all(looks).await;
 }
 
 fn warn_of_eviction(info: &str) {

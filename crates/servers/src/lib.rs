@@ -19,6 +19,6 @@ pub use network::{Network, Weather};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
-pub use sentinel::{SERVICE, SentinelSet, sentinel_naming};
+pub use sentinel::{SERVICE, SentinelSet, sentinel_naming, sentinel_naming_with};
 pub use wall_clock::WallClock;
 pub use zookeeper::{Admin, Refused, TICK, ZooKeeperEnsemble, ZooKeeperServer};

@@ -187,11 +187,14 @@ impl RedisServer {
         false
     }
 
-    /// Whether it answers, and is the process that was started: another test's server may have taken the port just
-    /// before.
+    /// Whether it answers, has read its data, and is the process that was started: another test's server may have
+    /// taken the port just before.
     fn is_up_as(&self, pid: u32) -> bool {
-        match self.try_command(&["INFO", "server"]) {
-            Ok(Reply::Text(info)) => info.lines().any(|line| line.trim() == format!("process_id:{pid}")),
+        match self.try_command(&["INFO"]) {
+            Ok(Reply::Text(info)) => {
+                let says = |what: &str| info.lines().any(|line| line.trim() == what);
+                says(&format!("process_id:{pid}")) && !says("loading:1")
+            }
             Ok(Reply::Refused(why)) => !why.contains("LOADING"),
             _ => false,
         }

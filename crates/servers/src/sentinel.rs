@@ -135,8 +135,16 @@ struct Place {
 /// # Panics
 /// When the executable is missing, or it does not answer.
 pub fn sentinel_naming(master: SocketAddr) -> (RedisServer, String) {
+    sentinel_naming_with(master, "")
+}
+
+/// The same with lines of its own in its configuration.
+///
+/// # Panics
+/// As [`sentinel_naming`].
+pub fn sentinel_naming_with(master: SocketAddr, lines: &str) -> (RedisServer, String) {
     let lines = format!(
-        "sentinel monitor {SERVICE} {} {} 3\nsentinel down-after-milliseconds {SERVICE} 3600000\n",
+        "{lines}sentinel monitor {SERVICE} {} {} 3\nsentinel down-after-milliseconds {SERVICE} 3600000\n",
         master.ip(),
         master.port()
     );

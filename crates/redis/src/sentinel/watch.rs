@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use tokio::task::JoinSet;
 
 use super::{Sentinel, Sentinels};
-use crate::{connection::Link, route::until_dead};
+use crate::{connection::Link, failure::Failure, route::until_dead};
 
 const ANNOUNCED: &str = "+switch-master";
 
@@ -42,10 +42,16 @@ struct Listener {
 
 impl Listener {
     async fn listen(self) {
-        let mut backoff = self.backoff();
+        let (mut backoff, mut told) = (self.backoff(), false);
         loop {
-            if self.hear().await.is_some() {
-                backoff = self.backoff();
+            match self.hear().await {
+                Ok(()) => (backoff, told) = (self.backoff(), false),
+                // Once for each outage: nobody else names a sentinel that the others can do without.
+                Err(failure) if !std::mem::replace(&mut told, true) => tracing::warn!(
+                    sentinel = %self.sentinel.server.address, service = %self.service, reason = %failure.message(),
+                    "this sentinel cannot be heard; a failover is noticed later when nobody else announces it"
+                ),
+                Err(_) => {}
             }
             clock::sleep(&*self.clock, backoff.pause()).await;
         }
@@ -55,12 +61,16 @@ impl Listener {
         Backoff::new(Duration::from_millis(50), Duration::from_secs(5))
     }
 
-    /// Until the connection ends; `None` when there was none.
-    async fn hear(&self) -> Option<()> {
+    /// Until the connection ends; an error when there was none.
+    async fn hear(&self) -> Result<(), Failure> {
         let limit = self.sentinel.config.connect_timeout;
-        let messages = tokio::time::timeout(limit, self.sentinel.server.messages()).await.ok()?.ok()?;
-        let (mut sink, mut stream) = messages.split();
-        tokio::time::timeout(limit, sink.subscribe(ANNOUNCED)).await.ok()?.ok()?;
+        let listening = async {
+            let (mut sink, stream) = self.sentinel.server.messages().await?.split();
+            sink.subscribe(ANNOUNCED).await.map_err(|error| Failure::answered(&error))?;
+            Ok((sink, stream))
+        };
+        let listening = tokio::time::timeout(limit, listening).await;
+        let (sink, mut stream) = listening.unwrap_or_else(|_| Err(self.sentinel.late()))?;
         // What was announced while nobody listened.
         if let Ok(word) = self.sentinel.ask(&self.service).await {
             self.follow(&word.host, word.port).await;
@@ -81,7 +91,7 @@ impl Listener {
             () = heard => {}
             () = until_dead(sink, &*self.clock, limit) => {}
         }
-        Some(())
+        Ok(())
     }
 
     async fn follow(&self, host: &str, port: u16) {

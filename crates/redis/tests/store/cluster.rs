@@ -13,7 +13,10 @@ use fencepost_core::{
 use fencepost_redis::{ClusterConfig, RedisStore};
 use fencepost_servers::{ClusterSet, RedisServer, sentinel_naming};
 
-use super::{Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, name, open as open_single, queue, release, take, within};
+use super::{
+    Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, name, open as open_single, queue, release,
+    take, within,
+};
 
 const TTL: Duration = Duration::from_secs(60);
 const FAILOVER: Duration = Duration::from_secs(20);

@@ -126,3 +126,11 @@ async fn eventually(limit: Duration, what: &str, mut happened: impl FnMut() -> b
         sleep(&BootClock, ms(20)).await;
     }
 }
+
+async fn eventually_async(limit: Duration, what: &str, mut happened: impl AsyncFnMut() -> bool) {
+    let until = BootClock.now().after(limit);
+    while !happened().await {
+        assert!(BootClock.now() < until, "not within {limit:?}: {what}");
+        tokio::time::sleep(ms(20)).await;
+    }
+}

@@ -13,7 +13,10 @@ use fencepost_core::{
 use fencepost_redis::{RedisStore, SentinelConfig};
 use fencepost_servers::{RedisServer, SERVICE, SentinelSet, sentinel_naming};
 
-use super::{Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, open as open_single, queue, release, take, within};
+use super::{
+    Administered, SOON, claim, closing_reaches_a_waiter, eventually, ms, open as open_single, queue, release, take,
+    within,
+};
 
 /// Longer than a failover takes on a loaded machine.
 const TTL: Duration = Duration::from_secs(60);

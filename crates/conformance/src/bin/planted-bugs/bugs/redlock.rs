@@ -89,7 +89,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/opening.rs",
         find: "members.iter().find(|member| member.run_id == run_id)",
         replace: "members.iter().find(|_| false)",
-        test: store("redlock::c4_two_names_of_one_server_a_replica_and_a_wrong_password_are_refused"),
+        test: store("redlock::c4_a_server_twice_a_replica_a_node_of_a_cluster_and_a_wrong_password_are_refused"),
     },
     Bug {
         name: "redlock: a record that is gone counts as renewed",

@@ -10,6 +10,7 @@ use fencepost::{
 };
 
 use crate::{
+    distance,
     floor::{self, Beside, Commands, Floor},
     plan::Plan,
     report::{Outcome, Report, SCHEMA},
@@ -27,12 +28,16 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn open(plan: &Plan) -> Result<Self, Error> {
-        let url = StoreUrl::parse(&plan.url)?;
+        let shown = StoreUrl::parse(&plan.url)?.to_string();
+        let text = match plan.distance {
+            Some(round_trip) => distance::put(&plan.url, round_trip)?,
+            None => plan.url.clone(),
+        };
+        let url = StoreUrl::parse(&text)?;
         let (floor, namespace) = floor::of(&url, &plan.namespace).await?;
-        let shown = url.to_string();
         // Two runs at once must not meet on a name.
         let prefix = format!("bench/{:.8}", Owner::random()?.to_string());
-        let ground = Self { url: plan.url.clone(), shown, namespace, floor, prefix, names: AtomicU64::new(0) };
+        let ground = Self { url: text, shown, namespace, floor, prefix, names: AtomicU64::new(0) };
         // Makes the directory that the floor works in, and tells a store that is not there at once.
         ground.client().await?.close().await;
         Ok(ground)

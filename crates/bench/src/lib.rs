@@ -9,6 +9,7 @@
 //! share it.
 
 mod counted;
+mod distance;
 mod floor;
 mod ground;
 mod plan;

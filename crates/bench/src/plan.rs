@@ -64,6 +64,9 @@ impl FromStr for Work {
 pub struct Plan {
     /// The store's URL.
     pub url: String,
+    /// The round trip to the store, where it is to be put at a distance: relays on this machine hold everything back, ours
+    /// and the floor's. Hand-overs then show how many round trips they are made of.
+    pub distance: Option<Duration>,
     /// The prefix of all names. A directory gets a namespace of its own instead, which is removed in the end.
     pub namespace: Namespace,
     /// How long all of it may take, but for what has to be finished.
@@ -85,6 +88,7 @@ impl Plan {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            distance: None,
             namespace: Namespace::default(),
             total: Duration::from_secs(50),
             only: Vec::new(),

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use fencepost::Locks;
+use fencepost::{Locks, url::StoreUrl};
 use fencepost_bench::{Outcome, Plan, Report, Work};
 use fencepost_servers::{EtcdCluster, PostgresServer, RedisServer, ZooKeeperServer};
 
@@ -68,6 +68,20 @@ async fn redis_is_measured_next_to_its_commands_and_left_clean() {
     assert!(figure(&report, "commands sent per 100 renewals") < 100.0, "many leases share a command");
     let locks = Locks::open(&server.url()).await.unwrap();
     assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
+}
+
+/// From the release on its way there to the answer that confirms the hand-over lie two round trips.
+#[tokio::test]
+async fn a_store_at_a_distance_is_as_far_for_ours_as_for_the_floor() {
+    let server = RedisServer::start();
+    let distance = Duration::from_millis(10);
+    let plan = Plan { only: vec![Work::HandOver], distance: Some(distance), ..small(server.url()) };
+    let report = fencepost_bench::run(&plan, &mut |_, _| {}).await.unwrap();
+    assert_eq!(report.store, StoreUrl::parse(&server.url()).unwrap().to_string(), "told as it was given");
+    for outcome in &report.outcomes {
+        assert!(outcome.against[0].latency.p50_us >= 10_000.0, "{outcome:?}");
+        assert!(outcome.latency.unwrap().p50_us >= 20_000.0, "{outcome:?}");
+    }
 }
 
 #[tokio::test]

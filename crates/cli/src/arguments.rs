@@ -3,12 +3,12 @@
 mod running;
 pub(crate) mod values;
 
-use std::os::unix::ffi::OsStrExt;
+use std::{os::unix::ffi::OsStrExt, time::Duration};
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 use fencepost::{Fence, LockName, Namespace, Owner, Ttl, memory, registry};
 
-use self::values::{fence, name, namespace, owner, ttl};
+use self::values::{distance, fence, name, namespace, owner, ttl};
 pub(crate) use self::{
     running::{Elect, Guarded, Run, Taking, Way},
     values::Priority,
@@ -258,6 +258,9 @@ pub(crate) struct Bench {
     /// Only this work: alone, tasks, handover, leases or startup; may be repeated
     #[arg(long, value_name = "WORK")]
     pub(crate) only: Vec<fencepost_bench::Work>,
+    /// Put the store this round trip away, through relays on this machine; 10ms for instance
+    #[arg(long, value_name = "ROUND_TRIP", value_parser = distance)]
+    pub(crate) distance: Option<Duration>,
 }
 
 impl Arguments {

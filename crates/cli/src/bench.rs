@@ -20,6 +20,7 @@ pub(crate) fn measure(global: &Global, verb: Bench) -> Ending {
             namespace: global.namespace.clone(),
             total: Duration::from_secs(verb.seconds),
             only: verb.only,
+            distance: verb.distance,
             // Without it the start of the command is left out, which the report says.
             command: std::env::current_exe().ok(),
             ..Plan::new(url)

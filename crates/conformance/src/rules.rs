@@ -142,10 +142,12 @@ macro_rules! conformance_suite {
                 a_resigned_leadership_passes_at_once
                 l1_a_deposed_leader_says_nothing_more
                 the_word_of_a_dead_leader_ends
+                who_closes_its_locks_takes_its_word_back
                 the_highest_priority_that_waits_leads_next
                 f1_terms_rise;
             dividing:
                 members_see_who_comes_and_goes
+                who_closes_its_locks_leaves_the_group
                 each_shard_has_one_owner;
             meeting:
                 a_latch_opens_when_all_have_arrived

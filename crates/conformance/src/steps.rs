@@ -14,6 +14,8 @@ use fencepost_core::{
     store::Store,
 };
 
+use tokio::runtime::{Builder, Runtime};
+
 use crate::site::{DoesNotApply, Site, Verdict};
 
 /// The TTL of a lease whose end is part of the rule.
@@ -35,6 +37,35 @@ pub(crate) fn name(text: &str) -> LockName {
 
 pub(crate) fn now() -> Moment {
     BootClock.now()
+}
+
+/// A process as it would be killed: what is opened or started in it ends without a last word when it does.
+pub(crate) struct Doomed(Option<Runtime>);
+
+impl Doomed {
+    pub(crate) fn new() -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self(Some(runtime.expect("threads are to be had")))
+    }
+
+    pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|context| {
+            let _in_it = self.0.as_ref().map(Runtime::enter);
+            work.as_mut().poll(context)
+        })
+        .await
+    }
+
+    pub(crate) fn die(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
 }
 
 /// A new client.

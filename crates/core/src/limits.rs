@@ -62,6 +62,16 @@ pub enum Wait {
     Forever,
 }
 
+impl Wait {
+    /// What is left of it when this much time has passed.
+    pub fn left_after(self, passed: Duration) -> Self {
+        match self {
+            Wait::AtMost(limit) => Wait::from(limit.saturating_sub(passed)),
+            Wait::Once | Wait::Forever => self,
+        }
+    }
+}
+
 impl From<Duration> for Wait {
     /// Less than a millisecond means "try once": no queue is worth entering for that long.
     fn from(limit: Duration) -> Self {

@@ -47,6 +47,8 @@ pub struct Cell<T> {
     client: Arc<Client>,
     key: LockName,
     expires: Option<Ttl>,
+    /// Whether the client's closing leaves it in use.
+    parting: bool,
     value: PhantomData<fn() -> T>,
 }
 
@@ -111,7 +113,7 @@ impl<T> Cell<T> {
                 .on_lock(name)
                 .in_store(store));
         }
-        Ok(Self { client, key: name.of_kind(kind), expires: None, value: PhantomData })
+        Ok(Self { client, key: name.of_kind(kind), expires: None, parting: false, value: PhantomData })
     }
 
     /// The same cell, whose value is absent this long after each change, by the store's clock.
@@ -121,6 +123,12 @@ impl<T> Cell<T> {
     pub fn expiring(mut self, after: Duration) -> Result<Self, Error> {
         self.expires = Some(Ttl::new(after)?);
         Ok(self)
+    }
+
+    /// The same cell for a last word: it can be changed while the client closes, which waits for work
+    /// [in the background](Cell::in_background).
+    pub(crate) fn parting(&self) -> Self {
+        Self { parting: true, ..self.clone() }
     }
 
     fn cells(&self) -> &dyn Cells {
@@ -259,7 +267,7 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
         loop {
             let answer = tokio::select! {
                 biased;
-                error = self.client.closed() => return Err(error),
+                error = self.client.closed(), if !self.parting => return Err(error),
                 answer = call() => answer,
             };
             match answer {
@@ -302,7 +310,8 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
 
 impl<T> Clone for Cell<T> {
     fn clone(&self) -> Self {
-        Self { client: self.client.clone(), key: self.key.clone(), expires: self.expires, value: PhantomData }
+        let Self { parting, expires, .. } = *self;
+        Self { client: self.client.clone(), key: self.key.clone(), expires, parting, value: PhantomData }
     }
 }
 

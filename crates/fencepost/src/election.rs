@@ -159,10 +159,7 @@ impl<P: Purpose> Campaign<P> {
         let started = self.client.clock.now();
         let mut asides = 0;
         loop {
-            let wait = match self.terms.wait {
-                Wait::AtMost(limit) => Wait::from(limit.saturating_sub(self.client.clock.now().since(started))),
-                other => other,
-            };
+            let wait = self.terms.wait.left_after(self.client.clock.now().since(started));
             let terms = Terms { wait, ..self.terms.clone() };
             let holding = |owner: Owner| Holding::exclusive(self.name.clone(), owner);
             let mut lease = match obtain(self.client.clone(), terms, holding).await? {
@@ -333,9 +330,10 @@ impl News {
 
     async fn withdraw(&mut self) -> Result<(), Error> {
         self.over = true;
-        let found = self.cell.look().await?;
+        let cell = self.cell.parting();
+        let found = cell.look().await?;
         match (&found.value, found.version()) {
-            (Some(leader), Some(version)) if leader.term == self.leader.term => self.cell.remove(version).await,
+            (Some(leader), Some(version)) if leader.term == self.leader.term => cell.remove(version).await,
             _ => Ok(()),
         }
     }

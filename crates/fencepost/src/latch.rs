@@ -201,6 +201,7 @@ impl Barrier {
     /// Dropped, it gives its place up in the background.
     pub async fn wait(&self, wait: Wait) -> Result<Passage, Error> {
         // From here on it may have been taken.
+        let started = self.cell.clock().now();
         let mut place = Place { barrier: self.clone(), party: Owner::random()?.to_string(), taken: true };
         let mut last = Ok(false);
         self.cell
@@ -226,7 +227,8 @@ impl Barrier {
         }
         // By the name and not by the count of rounds: one that was removed, and made again, counts from the beginning.
         let waits = |round: &Round| round.waiting.contains(&place.party);
-        let open = until(&self.cell, wait, |round| Ok(!round.is_some_and(waits))).await?;
+        let left = wait.left_after(self.cell.clock().now().since(started));
+        let open = until(&self.cell, left, |round| Ok(!round.is_some_and(waits))).await?;
         if open {
             place.taken = false;
             return Ok(Passage::Open { last: false });
@@ -266,7 +268,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.taken {
-            let (cell, party) = (self.barrier.cell.clone(), std::mem::take(&mut self.party));
+            let (cell, party) = (self.barrier.cell.parting(), std::mem::take(&mut self.party));
             self.barrier.cell.in_background(async move {
                 if let Err(error) = leave(&cell, &party).await {
                     tracing::warn!(%error, "a place before a barrier could not be given up");

@@ -270,7 +270,7 @@ impl Keeper {
                 }
                 changed = changed => if let Err(error) = changed {
                     if error.kind() == ErrorKind::Closed {
-                        return;
+                        break;
                     }
                     tokio::select! {
                         _ = &mut gone => break,
@@ -285,7 +285,8 @@ impl Keeper {
                 self.show(&register);
             }
         }
-        let leave = self.cell.update(|found| {
+        let cell = self.cell.parting();
+        let leave = cell.update(|found| {
             let Some(mut register) = found else { return Edit::Leave };
             match register.members.get(&self.id) {
                 Some(entry) if entry.incarnation == self.entry.incarnation => {

@@ -69,10 +69,7 @@ impl<P: Purpose> Reentrant<P> {
             lease.check()?; // an entry into a lease that was lost would be a count without a lock
             return Ok(Attempt::Acquired(Entry(lease)));
         }
-        let left = match wait {
-            Wait::AtMost(limit) => Wait::from(limit.saturating_sub(self.locks.clock().now().since(started))),
-            other => other,
-        };
+        let left = wait.left_after(self.locks.clock().now().since(started));
         match request(&self.locks).wait(left).acquire().await? {
             Attempt::Acquired(lease) => {
                 let lease = Arc::new(lease);

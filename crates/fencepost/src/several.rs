@@ -71,10 +71,7 @@ impl<P: Purpose> SeveralRequest<P> {
         }
         let started = self.client.clock.now();
         for name in names {
-            let wait = match self.terms.wait {
-                Wait::AtMost(limit) => Wait::from(limit.saturating_sub(self.client.clock.now().since(started))),
-                other => other,
-            };
+            let wait = self.terms.wait.left_after(self.client.clock.now().since(started));
             let terms = Terms { wait, ..self.terms.clone() };
             let taking = obtain(self.client.clone(), terms, |owner| Holding::exclusive(name, owner));
             let attempt = if several.leases.is_empty() { taking.await? } else { several.run(taking).await?? };

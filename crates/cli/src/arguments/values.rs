@@ -28,6 +28,13 @@ pub(super) fn positive_span(text: &str) -> Result<Duration, String> {
     span(text).and_then(|span| if span.is_zero() { Err("it must not be zero".into()) } else { Ok(span) })
 }
 
+/// Beyond a second the run's own time limits would be measured.
+pub(super) fn distance(text: &str) -> Result<Duration, String> {
+    let far =
+        |span: Duration| if span > Duration::from_secs(1) { Err("it is one second at most".into()) } else { Ok(span) };
+    positive_span(text).and_then(far)
+}
+
 pub(super) fn fence(text: &str) -> Result<Fence, String> {
     text.parse().ok().and_then(Fence::new).ok_or_else(|| "a fence is a whole number from 1 to 2^63 - 1".into())
 }

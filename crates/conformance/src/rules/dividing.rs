@@ -10,7 +10,7 @@ use fencepost::{Efficiency, ErrorKind, Lease, Locks, Member, ShardEvent, owner_o
 
 use crate::{
     site::{DoesNotApply, Site, Verdict},
-    steps::{LONG, SHORT, SOON, eventually, locks, within},
+    steps::{Doomed, LONG, SHORT, SOON, eventually, locks, within},
 };
 
 const SHARDS: u32 = 12;
@@ -33,7 +33,7 @@ async fn sees(member: &Member<Efficiency>, ids: &[&str], limit: Duration) {
 }
 
 pub async fn members_see_who_comes_and_goes(site: &dyn Site) -> Verdict {
-    let (here, there) = (with_cells(site).await?, with_cells(site).await?);
+    let (here, there, doomed) = (with_cells(site).await?, with_cells(site).await?, Doomed::new());
     let (a, b) = (join(&here, "a").await, join(&there, "b").await);
     sees(&a, &["a", "b"], SOON).await;
     sees(&b, &["a", "b"], SOON).await;
@@ -41,10 +41,22 @@ pub async fn members_see_who_comes_and_goes(site: &dyn Site) -> Verdict {
     assert_eq!(twice.kind(), ErrorKind::Mismatch, "{twice}");
     drop(a);
     sees(&b, &["b"], SOON).await;
-    let _a = join(&here, "a").await;
+    let a = doomed.run(async { Ok(join(&with_cells(site).await?, "a").await) }).await?;
     sees(&b, &["a", "b"], SOON).await;
-    here.close().await; // without a word of farewell
+    doomed.die();
     sees(&b, &["b"], SHORT * 3).await;
+    drop(a);
+    Ok(())
+}
+
+/// Its TTL would keep it in the group for long.
+pub async fn who_closes_its_locks_leaves_the_group(site: &dyn Site) -> Verdict {
+    let (here, there) = (with_cells(site).await?, with_cells(site).await?);
+    let _a = within(SOON, "it joins", here.members("g").expect("a group").join("a", LONG)).await.expect("a member");
+    let b = join(&there, "b").await;
+    sees(&b, &["a", "b"], SOON).await;
+    within(SOON, "the closing", here.close()).await;
+    sees(&b, &["b"], SOON).await;
     Ok(())
 }
 

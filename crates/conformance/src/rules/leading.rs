@@ -7,7 +7,7 @@ use fencepost_core::claim::LossReason;
 
 use crate::{
     site::{DoesNotApply, Site, Verdict},
-    steps::{LONG, SHORT, SOON, eventually, locks, ms, name, nothing_held, waiters, within},
+    steps::{Doomed, LONG, SHORT, SOON, eventually, locks, ms, name, nothing_held, waiters, within},
 };
 
 async fn election(site: &dyn Site) -> Verdict<(Locks<Efficiency>, Election<Efficiency>)> {
@@ -77,14 +77,25 @@ pub async fn l1_a_deposed_leader_says_nothing_more(site: &dyn Site) -> Verdict {
 
 /// What a leader said ends with it, on the store's clock.
 pub async fn the_word_of_a_dead_leader_ends(site: &dyn Site) -> Verdict {
-    let ((a, here), (_b, there)) = (election(site).await?, election(site).await?);
-    let dead = lead(&here, "dead", SHORT).await;
+    let ((_b, there), doomed) = (election(site).await?, Doomed::new());
+    let dead = doomed.run(async { Ok(lead(&election(site).await?.1, "dead", SHORT).await) }).await?;
     let mut watching = there.observe();
     assert!(heard(&mut watching, "it leads").await.is_some());
     tokio::time::sleep(SHORT * 2).await;
     dead.lease().check().expect("it is renewed");
     assert!(heard(&mut there.observe(), "its word is told again").await.is_some());
-    a.close().await; // without a word of farewell
+    doomed.die();
+    assert_eq!(heard(&mut watching, "nobody leads").await, None);
+    Ok(())
+}
+
+/// Its TTL would keep the word for long.
+pub async fn who_closes_its_locks_takes_its_word_back(site: &dyn Site) -> Verdict {
+    let ((a, here), (_b, there)) = (election(site).await?, election(site).await?);
+    let _closed = lead(&here, "soon closed", LONG).await;
+    let mut watching = there.observe();
+    assert!(heard(&mut watching, "it leads").await.is_some());
+    within(SOON, "the closing", a.close()).await;
     assert_eq!(heard(&mut watching, "nobody leads").await, None);
     Ok(())
 }

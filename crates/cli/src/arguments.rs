@@ -1,5 +1,6 @@
 //! The command line: one definition for each flag feeds the help, the man page and the completions.
 
+mod advising;
 mod running;
 pub(crate) mod values;
 
@@ -10,7 +11,8 @@ use fencepost::{Fence, LockName, Namespace, Owner, Ttl, memory, registry};
 
 use self::values::{distance, fence, name, namespace, owner, ttl};
 pub(crate) use self::{
-    running::{Elect, Guarded, Run, Taking, Way},
+    advising::Advise,
+    running::{Elect, Guarded, Once, Run, Taking, Way},
     values::Priority,
 };
 use crate::exit;
@@ -94,6 +96,13 @@ pub(crate) enum Verb {
     /// may finish for one --grace, is then ended the same way, and the lock is held until nothing is left.
     #[command(after_help = format!("{RUNS}\n\n{}", exit::CODES))]
     Run(Run),
+    /// Run a command once for a key; who asks again gets what it printed to stdout, and its exit code
+    ///
+    /// Whoever asks while it runs waits as --wait says. A command that dies with its host, or loses its lease, is run again
+    /// from the beginning by the next one to ask; one that was interrupted through this process, too. What it printed is kept
+    /// up to 256 KiB (half of that where it is no UTF-8); past that it is noted that it was run, and asking again ends with 65.
+    #[command(after_help = format!("Example: fencepost once invoice/2026-11 --keep 40d -- ./send-invoice.sh 2026-11\n\n{}", exit::CODES))]
+    Once(Once),
     /// Run a command while being the leader of an election, again and again
     ///
     /// Waits to lead, runs the command, and gives the leadership up when it ends; then it stands for leader again, after a
@@ -102,6 +111,12 @@ pub(crate) enum Verb {
     /// leader.
     #[command(after_help = format!("Example: fencepost elect scheduler --word \"$HOSTNAME:8080\" -- ./scheduler\n\n{}", exit::CODES))]
     Elect(Elect),
+    /// Find out what to use, a lock or something better, by a few questions
+    ///
+    /// Asks on a terminal what no flag says; the answer has the call in Rust, the same by hand, and what can still go
+    /// wrong. --store is judged by its URL and not connected to. docs/choosing.md has all of it on one page.
+    #[command(after_help = "Example: fencepost advise --shared yes --need job --breach work")]
+    Advise(Advise),
     /// Take a lock for a script, and print its owner value and fence
     ///
     /// A keeper in the background renews the lease until it is released or lost, or the calling process ends. Inside
@@ -276,6 +291,7 @@ impl Arguments {
                 run.refusal()
             }
             Verb::Elect(elect) => elect.refusal(),
+            Verb::Once(once) => once.refusal(),
             Verb::Acquire(acquire) => acquire.taking.refusal(),
             _ => None,
         };

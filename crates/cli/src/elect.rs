@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) fn elect(global: &Global, elect: &Elect) -> Ending {
     let patience = Patience::begin(elect.taking.wait);
     let names = std::slice::from_ref(&elect.name);
-    let work = Work { global, names, taking: &elect.taking, guarded: &elect.guarded };
+    let work = Work { global, names, taking: &elect.taking, guarded: &elect.guarded, stdout: None };
     work.supervise(async |supervisor| Candidate { elect, supervisor }.open(patience).await)
 }
 

@@ -10,6 +10,8 @@ use crate::{arguments::Way, signals::Caught, when};
 
 /// The command line or an input in it was refused (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
+/// `once`: the key stands for another command or payload, or its result could not be kept (`EX_DATAERR`).
+pub(crate) const NOT_THE_SAME: u8 = 65;
 /// The store could not be reached or did not answer (`EX_UNAVAILABLE`).
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Anything that should not happen: a corrupt record, a foreign value, a broken guardian (`EX_SOFTWARE`).
@@ -31,15 +33,16 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const CODES: &str = "\
 Exit codes:
   64   the command line was refused
+  65   once: the key stands for another command, or its result could not be kept
   69   the store is unavailable
   70   something that should not be: a corrupt record, a foreign value
-  75   busy: another holds the lock, or it is not due (run, elect: see --busy-code)
-  76   the lease is lost (run, elect: the command was stopped)
+  75   busy: another holds the lock, or it is not due (run, elect, once: see --busy-code)
+  76   the lease is lost (run, elect, once: the command was stopped)
   77   the store refused permission
   78   the store cannot give what was asked
   126  the command cannot be executed
   127  the command was not found
-  128+n  ended by signal n; any other code of run and elect is the command's own";
+  128+n  ended by signal n; any other code of run, elect and once is the command's own";
 
 /// How a verb ended. With `--json` it is the last line on stderr, unless the answer stands on stdout already.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -53,6 +53,8 @@ pub(crate) struct Job {
     pub(crate) command: Vec<OsString>,
     pub(crate) on_lost: OnLost,
     pub(crate) grace: Duration,
+    /// Where the command writes what it prints, when that is not where this program does.
+    pub(crate) stdout: Option<OwnedFd>,
 }
 
 /// Guards the command from start to end, as often as it is started. It never returns to what the process was forked from.
@@ -154,21 +156,24 @@ fn wait_for_start(line: &Line) -> io::Result<Option<Due>> {
 /// Starts the command in a process group of its own, with every signal as this program found it.
 fn spawn(job: &Job, told: &Told) -> io::Result<Pid> {
     let [program, arguments @ ..] = &job.command[..] else { return Err(io::ErrorKind::InvalidInput.into()) };
-    let mut command = prepared(program.clone(), job, told);
+    let mut command = prepared(program.clone(), job, told)?;
     command.args(arguments);
     let child = match command.spawn() {
         // A script without a `#!` line, which shells run as well.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-            prepared("/bin/sh".into(), job, told).arg(program).args(arguments).spawn()
+            prepared("/bin/sh".into(), job, told)?.arg(program).args(arguments).spawn()
         }
         spawned => spawned,
     }?;
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("a process without a number"))
 }
 
-fn prepared(program: OsString, job: &Job, told: &Told) -> Command {
+fn prepared(program: OsString, job: &Job, told: &Told) -> io::Result<Command> {
     let mut command = Command::new(program);
     command.process_group(0);
+    if let Some(stdout) = &job.stdout {
+        command.stdout(stdout.try_clone()?);
+    }
     // All that it takes to name the grant. A `fencepost` in the command uses the same store and namespace, however this
     // one was told of them, unless it is told otherwise itself.
     command.env("FENCEPOST_STORE", &job.store).env("FENCEPOST_NAMESPACE", job.namespace.as_str());
@@ -188,7 +193,7 @@ fn prepared(program: OsString, job: &Job, told: &Told) -> Command {
     }
     fork::start_unblocked(&mut command);
     fork::end_with_this_process(&mut command);
-    command
+    Ok(command)
 }
 
 /// One for each lock, in the order of their names. A name has no line break.

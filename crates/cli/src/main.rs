@@ -1,5 +1,6 @@
 //! The command `fencepost`: runs jobs under a lock, takes locks for scripts, shows and breaks them.
 
+mod advise;
 mod arguments;
 mod bench;
 mod elect;
@@ -13,6 +14,7 @@ mod lab;
 mod listing;
 mod manual;
 mod migrate;
+mod once;
 mod run;
 mod signals;
 mod supervisor;
@@ -52,8 +54,10 @@ fn carry_out(arguments: Arguments) -> Ending {
     let Arguments { global, verb } = arguments;
     match verb {
         Verb::Run(verb) => run::run(&global, &verb),
+        Verb::Once(verb) => once::once(&global, &verb),
         Verb::Elect(verb) => elect::elect(&global, &verb),
         Verb::Observe(named) => listing::observe(&global, &named),
+        Verb::Advise(verb) => advise::advise(&global, &verb),
         Verb::Acquire(verb) => keeper::acquire(&global, verb),
         Verb::Renew(verb) => grant::renew(&global, &verb),
         Verb::Check(grant) => grant::check(&global, &grant),

@@ -19,7 +19,7 @@ use crate::{
 /// Carries the verb out.
 pub(crate) fn run(global: &Global, run: &Run) -> Ending {
     let patience = Patience::begin(run.taking.wait);
-    let work = Work { global, names: &run.names, taking: &run.taking, guarded: &run.guarded };
+    let work = Work { global, names: &run.names, taking: &run.taking, guarded: &run.guarded, stdout: None };
     work.supervise(async |supervisor| Once { run, supervisor, patience }.open().await)
 }
 

@@ -1,6 +1,10 @@
 //! A command under something held: started through the guardian, attended to, and ended before that is lost.
 
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
 
 use fencepost::{
     LockName, Ttl,
@@ -33,6 +37,8 @@ pub(crate) struct Work<'a> {
     pub(crate) names: &'a [LockName],
     pub(crate) taking: &'a Taking,
     pub(crate) guarded: &'a Guarded,
+    /// Where the command writes what it prints; where this program does, unless said otherwise.
+    pub(crate) stdout: Option<BorrowedFd<'a>>,
 }
 
 /// The process that holds, beside the guardian that runs.
@@ -70,7 +76,11 @@ pub(crate) enum End {
 impl Work<'_> {
     /// Forks the guardian and does `with_it` on a runtime. To be called before any thread exists.
     pub(crate) fn supervise(self, with_it: impl AsyncFnOnce(&Supervisor<'_>) -> Result<Ending, Ending>) -> Ending {
-        let Self { global, names, taking, guarded } = self;
+        let Self { global, names, taking, guarded, stdout } = self;
+        let stdout = match stdout.map(|stdout| stdout.try_clone_to_owned()).transpose() {
+            Ok(stdout) => stdout,
+            Err(error) => return broken(error),
+        };
         let store = match global.store() {
             Ok(store) => StoreUrl::passed_on(&store),
             Err(line) => return Ending::usage(line),
@@ -82,6 +92,7 @@ impl Work<'_> {
             command: guarded.command.clone(),
             on_lost: guarded.on_lost,
             grace: guarded.grace(taking),
+            stdout,
         };
         let (line, held) = match fork_guardian(&job) {
             Ok(forked) => forked,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::{
     Attempt, Campaign, Correctness, Efficiency, Error, ErrorKind, Fence, Leadership, Lease, LockName, LockRequest,
-    Locks, LocksBuilder, Several, SeveralRequest, Wait,
+    Locks, LocksBuilder, Once, Several, SeveralRequest, Wait,
     capabilities::FenceSource,
     claim::Mode,
     clock::{self, BootClock, Clock, Moment},
@@ -33,8 +33,12 @@ pub(crate) trait Takes: Purpose {
     fn lock(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self>;
     /// The grant's fence.
     fn fence(lease: &Lease<Self>) -> Option<Fence>;
+    /// The lease as something that is held.
+    fn held(lease: &Lease<Self>) -> &dyn Held;
     /// Asks for what `run` names, in its way.
     fn ask(locks: &Locks<Self>, way: Way<'_>, taking: &Taking, patience: Patience) -> Asking;
+    /// The work of a key, which is done once.
+    fn once(locks: &Locks<Self>, key: &str) -> Once<Self>;
     /// Stands for leader.
     ///
     /// # Errors
@@ -56,6 +60,10 @@ macro_rules! takes_for {
                 lease.fence_told()
             }
 
+            fn held(lease: &Lease<Self>) -> &dyn Held {
+                lease
+            }
+
             fn ask(locks: &Locks<Self>, way: Way<'_>, taking: &Taking, patience: Patience) -> Asking {
                 match way {
                     Way::Alone(name) => asking(locks.lock(name.as_str()), taking, patience),
@@ -65,6 +73,10 @@ macro_rules! takes_for {
                     }
                     Way::Together(names) => asking(locks.several(names.iter().map(LockName::as_str)), taking, patience),
                 }
+            }
+
+            fn once(locks: &Locks<Self>, key: &str) -> Once<Self> {
+                locks.once(key)
             }
 
             fn campaign(locks: &Locks<Self>, elect: &Elect, patience: Patience) -> Result<Asking, Error> {

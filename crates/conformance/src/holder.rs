@@ -39,6 +39,8 @@ pub enum Order {
     LogFences { name: String, count: u64, log: PathBuf },
     /// Add to a ledger under it.
     Increment { name: String, count: u64, ledger: PathBuf },
+    /// Work through keys, each to be done once by all processes together.
+    WorkOnce { keys: u64, log: PathBuf },
     /// Let a crowd loose.
     Crowd(Crowd),
 }
@@ -62,6 +64,8 @@ pub enum Report {
     Logged,
     /// All additions are done.
     Incremented { refused: u64 },
+    /// All keys are done, by whomever.
+    Worked,
     /// The crowd has gone.
     Served(Served),
     /// Something failed.
@@ -190,6 +194,17 @@ impl Holder {
             .await
     }
 
+    /// Begins to work through keys that are to be done once.
+    pub async fn start_working_once(&mut self, keys: u64, log: &Path) {
+        self.order(&Order::WorkOnce { keys, log: log.to_owned() }).await;
+    }
+
+    /// Works through keys that are to be done once, and answers when it has.
+    pub async fn work_once(&mut self, keys: u64, log: &Path) {
+        self.start_working_once(keys, log).await;
+        self.hear("it worked", |report| matches!(report, Report::Worked).then_some(())).await;
+    }
+
     /// Lets a crowd loose in it.
     pub async fn crowd(&mut self, crowd: Crowd) -> Served {
         self.order(&Order::Crowd(crowd)).await;
@@ -210,8 +225,13 @@ impl Holder {
         self.signal(Signal::KILL);
     }
 
+    /// Its number among the processes.
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
     fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
+        let pid = Pid::from_raw(self.pid().cast_signed()).expect("it runs");
         kill_process(pid, signal).expect("a process of ours");
     }
 

@@ -35,6 +35,7 @@ pub mod clocks;
 pub mod crowd;
 pub mod holder;
 pub mod ledger;
+pub mod repeats;
 pub mod rules;
 pub mod site;
 pub mod sites;

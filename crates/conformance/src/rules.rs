@@ -12,6 +12,7 @@ pub mod ownership;
 pub mod permits;
 pub mod remembering;
 pub mod renewal;
+pub mod repeating;
 pub mod sharing;
 pub mod time;
 pub mod together;
@@ -155,6 +156,13 @@ macro_rules! conformance_suite {
                 c1_who_leaves_a_barrier_is_not_counted
                 t2_work_is_due_once_in_a_period
                 a_turn_that_is_given_back_is_due_again;
+            repeating:
+                a_result_is_kept_and_told_to_all_who_repeat
+                who_comes_meanwhile_is_told_who_is_at_it_or_waits
+                a_failure_and_a_dropped_run_leave_the_key_free
+                a_result_that_is_too_long_is_noted_and_its_work_not_repeated
+                t2_a_key_is_new_when_its_time_is_over
+                each_key_is_done_once_by_processes_of_which_some_are_killed;
         }
     };
     (@rules $site:path; $($module:ident: $($rule:ident)+;)+) => {$($(
@@ -206,6 +214,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("permits", include_str!("rules/permits.rs")),
     ("remembering", include_str!("rules/remembering.rs")),
     ("renewal", include_str!("rules/renewal.rs")),
+    ("repeating", include_str!("rules/repeating.rs")),
     ("sharing", include_str!("rules/sharing.rs")),
     ("time", include_str!("rules/time.rs")),
     ("together", include_str!("rules/together.rs")),

@@ -63,6 +63,7 @@ mod lease;
 mod locks;
 mod members;
 pub mod observed;
+mod once;
 mod period;
 mod read_write;
 mod reentrant;
@@ -85,6 +86,9 @@ pub use fencepost_core::{
     scheme, store, url,
 };
 
+/// What does the job without a lock, and which to choose.
+pub use fencepost_patterns as patterns;
+
 pub use crate::{
     cell::{Cell, Edit, MOST_CONFLICTS, Update},
     election::{Campaign, Election, Leader, Leadership, Observer},
@@ -92,6 +96,7 @@ pub use crate::{
     lease::{Lease, RELEASE_WITHIN},
     locks::{Locks, LocksBuilder},
     members::{MOST_MEMBERS, MOST_SHARDS, Member, Members, ShardEvent, Shards, owner_of},
+    once::{Begun, KEPT_FOR, Kept, NotKept, Once, OnceGuard, Ran, Refusal},
     period::{Due, OncePer, Turn},
     read_write::ReadWrite,
     reentrant::{Entry, Reentrant},
@@ -107,3 +112,8 @@ pub use crate::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So do those of the page about what to choose.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/choosing.md")]
+struct Choosing;

@@ -19,6 +19,7 @@ use crate::{
     latch::{Barrier, Latch},
     members::Members,
     observed::Observed,
+    once::Once,
     period::OncePer,
     read_write::ReadWrite,
     reentrant::Reentrant,
@@ -217,6 +218,12 @@ macro_rules! locks_for {
             /// [`ErrorKind::InvalidInput`] for the name; [`ErrorKind::Unsupported`] when the store keeps no cells.
             pub fn members(&self, name: impl AsRef<str>) -> Result<Members<$purpose>, Error> {
                 Members::new(self.clone(), name.as_ref())
+            }
+
+            /// Work that is done once for `key`, whose result is told to all who ask again. A key that is refused is
+            /// reported when it runs; the longest has 507 bytes. The lock of the name `once/KEY` is held meanwhile.
+            pub fn once(&self, key: impl AsRef<str>) -> Once<$purpose> {
+                Once::new(self.client.clone(), key.as_ref())
             }
 
             /// Locks that one owner can enter again while it holds them (O4).

@@ -1,6 +1,10 @@
-//! The flags of whatever runs a command under something held: `run` and `elect`; and how a lock is taken.
+//! The flags of whatever runs a command under something held: `run`, `elect` and `once`; and how a lock is taken.
 
-use std::{ffi::OsString, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    time::Duration,
+};
 
 use clap::Args;
 use fencepost::{LockName, Ttl, claim::Mode};
@@ -141,6 +145,40 @@ impl Elect {
         if self.taking.labels.iter().any(|(key, _)| key == PRIORITY) {
             return Some(format!("the label {PRIORITY:?} is what --priority sets"));
         }
+        self.guarded.refusal(&self.taking).or_else(|| self.taking.refusal())
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Once {
+    /// What the command is run once for, up to 507 bytes; the lock of the name once/KEY is held meanwhile
+    #[arg(value_parser = name)]
+    pub(crate) key: LockName,
+    /// How long what it printed is kept, from its end on; after that the key is new
+    #[arg(long, value_name = "SPAN", value_parser = ttl, default_value = "24h")]
+    pub(crate) keep: Ttl,
+    /// What the key stands for, in place of the command and its arguments: asking with another is refused with 65
+    #[arg(long, value_name = "TEXT")]
+    fingerprint: Option<OsString>,
+    /// A command that fails is not kept, so that the next one to ask runs it again
+    #[arg(long)]
+    pub(crate) retry_failed: bool,
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    #[command(flatten)]
+    pub(crate) guarded: Guarded,
+}
+
+impl Once {
+    /// What the key stands for. No argument has a zero byte in it.
+    pub(crate) fn payload(&self) -> Vec<u8> {
+        match &self.fingerprint {
+            Some(stated) => stated.as_bytes().to_vec(),
+            None => self.guarded.command.join(OsStr::new("\0")).into_vec(),
+        }
+    }
+
+    pub(super) fn refusal(&self) -> Option<String> {
         self.guarded.refusal(&self.taking).or_else(|| self.taking.refusal())
     }
 }

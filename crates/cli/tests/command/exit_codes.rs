@@ -98,9 +98,11 @@ fn what_is_refused_is_told_to_programs_as_well() {
     assert_eq!((refused.code, refused.stderr.lines().count()), (64, 1), "{}", refused.stderr);
 }
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 19] = [
     "run",
+    "once",
     "elect",
+    "advise",
     "acquire",
     "renew",
     "check",

@@ -3,6 +3,7 @@
 // How long something took, for bounds with a wide margin; no deadline is decided by it.
 #![allow(clippy::disallowed_methods)]
 
+mod advice;
 mod election;
 mod environment;
 mod exit_codes;
@@ -12,6 +13,7 @@ mod loss;
 mod periods;
 mod postgres;
 mod redis;
+mod repeats;
 mod scripts;
 mod signals;
 mod terminal;

@@ -17,6 +17,7 @@ use fencepost_conformance::{
     crowd,
     holder::{Order, Report},
     ledger::{self, Ledger},
+    repeats,
 };
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -103,6 +104,10 @@ async fn try_to_obey(locks: Locks, held: Held, order: Order) -> Result<(), Error
         Order::Increment { name, count, ledger } => {
             let refused = ledger::increment(&locks.fenced()?, &name, count, &Ledger::at(&ledger)).await;
             say(&Report::Incremented { refused });
+        }
+        Order::WorkOnce { keys, log } => {
+            repeats::work(&locks, keys, &log).await?;
+            say(&Report::Worked);
         }
         Order::Crowd(crowd) => say(&Report::Served(crowd::serve(&locks.for_efficiency(), &crowd).await)),
     }

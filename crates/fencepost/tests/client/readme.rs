@@ -1,9 +1,11 @@
-//! What the README says of the stores is what their capabilities say: two spellings of one fact are a defect.
+//! What the pages say of the stores is what their capabilities say, and what they advise is the tree that the command
+//! walks: two spellings of one fact are a defect.
 
 use std::{fmt::Write as _, fs, path::Path};
 
 use fencepost::{
     capabilities::{Capabilities, Class, FenceSource, FreedOnDeath, Order},
+    patterns::choosing,
     registry::SCHEMES,
 };
 
@@ -17,6 +19,11 @@ fn readme_of_the_primitives_shows_which_stores_have_which() {
     check("docs/primitives.md", "primitives", &primitives());
 }
 
+#[test]
+fn readme_of_what_to_choose_is_the_tree_that_advise_walks() {
+    check("docs/choosing.md", "tree", &choosing::markdown(choosing::TREE));
+}
+
 /// Compares what stands in a page between two marks, or writes it anew.
 fn check(page: &str, mark: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
@@ -28,7 +35,7 @@ fn check(page: &str, mark: &str, table: &str) {
     if std::env::var_os("FENCEPOST_UPDATE").is_some() {
         fs::write(&path, fresh).unwrap();
     } else {
-        assert!(text == fresh, "the table of {page} is not what the capabilities say; write it anew with ./fix");
+        assert!(text == fresh, "{page} differs from what it is made of; write it anew with ./fix");
     }
 }
 

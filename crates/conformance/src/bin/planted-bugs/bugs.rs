@@ -5,6 +5,7 @@ mod etcd;
 mod foundations;
 mod history;
 mod mended;
+mod patterns;
 mod postgres;
 mod primitives;
 mod redlock;
@@ -19,6 +20,7 @@ pub(crate) const BUGS: &[&[Bug]] = &[
     history::BUGS,
     primitives::BUGS,
     mended::BUGS,
+    patterns::BUGS,
     postgres::BUGS,
     redlock::BUGS,
     topologies::BUGS,

@@ -3,6 +3,8 @@
 //! A lock protects while somebody works; a cell remembers. Elections keep the leader's word in one, a latch its count,
 //! an idempotency record its result. Each change is one compare-and-set on the store, so that a cell needs no lock.
 
+pub mod bells;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{

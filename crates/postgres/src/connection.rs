@@ -123,6 +123,12 @@ impl Link {
         })
     }
 
+    /// What else is sent, within the same limit.
+    pub(crate) async fn in_time<T>(&self, sent: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let answer = tokio::time::timeout(self.config.timeout, sent).await;
+        answer.unwrap_or_else(|_| Err(Failure::no_answer("PostgreSQL")))
+    }
+
     /// A connection of its own for messages.
     pub(crate) async fn messages(&self, to: mpsc::UnboundedSender<Message>) -> Result<Session, Failure> {
         if self.lock().closed {

@@ -40,6 +40,7 @@
 //!
 //! Several hosts of one cluster may be named; the one that takes writes is used, and looked for again when it changes.
 
+mod cells;
 mod config;
 mod connection;
 mod failure;

@@ -15,6 +15,7 @@ use std::{
 };
 
 use fencepost_core::{
+    cells::bells::Bells,
     claim::LossReason,
     clock::{self, Clock, Moment},
     error::{Applied, ErrorKind},
@@ -27,9 +28,9 @@ use tokio::sync::{Notify, watch};
 use crate::{connection::Link, failure::Failure, session::Session};
 
 /// How often the room looks whether a message was missed.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The same where no messages come: through a pooler, and at the death of a session that holds.
-const POLL_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(200);
 /// After the end of a lease, so that it has surely ended when it is handed on.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
 /// A lock that is held shorter makes no connection for messages.
@@ -48,21 +49,14 @@ pub(crate) enum Hearing {
     Polling,
 }
 
-/// What a waiter hears.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// The lock was handed to it.
-    Handed,
-    /// Its place may be gone: claim again.
-    AskAgain,
-}
-
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) link: Arc<Link>,
     pub(crate) namespace: Namespace,
     /// Grants last as long as the connection for messages.
     pub(crate) in_session: bool,
+    /// Who waits for a change of a cell.
+    pub(crate) cells: Bells,
     clock: Arc<dyn Clock>,
     /// Names this client's channel. Another one is drawn when it turns out to be taken.
     number: AtomicI32,
@@ -91,7 +85,8 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     name: LockName,
-    bell: Arc<Bell>,
+    /// Rings when its turn has come, or its place is in doubt: it claims again then.
+    bell: Arc<Notify>,
     /// The store has confirmed the place.
     queued: bool,
     /// The store knows where it hears of its turn. It may not when the connection came while the claim was under way.
@@ -106,36 +101,13 @@ struct Watched {
     settle_at: Moment,
 }
 
-/// Wakes one waiter.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    news: Mutex<Option<News>>,
-    rung: Notify,
-}
-
-impl Bell {
-    /// Waits for news. Cancel safe: news not taken stay.
-    pub(crate) async fn news(&self) -> News {
-        loop {
-            if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return news;
-            }
-            self.rung.notified().await;
-        }
-    }
-
-    fn ring(&self, news: News) {
-        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
-        self.rung.notify_one();
-    }
-}
-
 impl Room {
     pub(crate) fn new(link: Arc<Link>, namespace: Namespace, in_session: bool, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             link,
             namespace,
             in_session,
+            cells: Bells::default(),
             clock,
             number: AtomicI32::new(fastrand::i32(1..)),
             state: Mutex::default(),
@@ -213,14 +185,14 @@ impl Room {
     }
 
     /// Lets a waiter in, or finds it again.
-    pub(crate) fn enter(&self, owner: Owner, name: &LockName) -> Arc<Bell> {
+    pub(crate) fn enter(&self, owner: Owner, name: &LockName) -> Arc<Notify> {
         let mut state = self.lock();
         if let Some(waiting) = state.waiters.get(&owner) {
             return waiting.bell.clone();
         }
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(Notify::new());
         if state.closed {
-            bell.ring(News::AskAgain); // and be told that the store is closed
+            bell.notify_one(); // and be told that the store is closed
         }
         state
             .waiters
@@ -269,8 +241,9 @@ impl Room {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        state.waiters.values().for_each(|waiting| waiting.bell.ring(News::AskAgain));
+        state.waiters.values().for_each(|waiting| waiting.bell.notify_one());
         drop(state);
+        self.cells.ring_all();
         self.changed.notify_one();
     }
 
@@ -283,35 +256,41 @@ impl Room {
         }
     }
 
-    fn ring_all(&self, news: News) {
-        self.lock().waiters.values().filter(|waiting| waiting.queued).for_each(|waiting| waiting.bell.ring(news));
+    fn ring(&self, owner: &Owner) {
+        if let Some(waiting) = self.lock().waiters.get(owner) {
+            waiting.bell.notify_one();
+        }
+    }
+
+    fn ring_all(&self) {
+        self.lock().waiters.values().filter(|waiting| waiting.queued).for_each(|waiting| waiting.bell.notify_one());
     }
 
     /// A message: one letter and the first half of an owner value, which is enough to know it again here and not enough to
-    /// act in its name.
+    /// act in its name; or the mark of a cell.
     fn heard(&self, payload: &str) {
-        let Some((letter, Some(begins))) = payload.split_at_checked(1).map(|(letter, digits)| (letter, bytes(digits)))
-        else {
-            return;
-        };
+        let Some((letter, digits)) = payload.split_at_checked(1) else { return };
+        let Some(begins) = bytes(digits) else { return };
         let is_meant = |owner: &Owner| owner.as_bytes().starts_with(&begins);
         let state = self.lock();
         match letter {
             "g" => {
                 let ours = state.waiters.iter().filter(|(owner, _)| is_meant(owner));
-                ours.for_each(|(_, waiting)| waiting.bell.ring(News::Handed));
+                ours.for_each(|(_, waiting)| waiting.bell.notify_one());
             }
             "l" => {
                 let lost = state.held.keys().find(|owner| is_meant(owner)).copied();
                 drop(state);
                 lost.into_iter().for_each(|owner| self.lost(owner, LossReason::Deleted));
             }
+            "c" => self.cells.ring(digits),
             _ => {} // of a newer version
         }
     }
 
     /// The connection for messages has ended, and with it whatever was held for as long as it lives.
     fn session_ended(&self) {
+        self.cells.ring_all(); // those who wait look, and have the next connection listen
         let mut state = self.lock();
         state.session = None;
         if self.in_session {
@@ -386,7 +365,7 @@ impl Room {
         self.clock.sleep_until(moment).await;
     }
 
-    async fn rest(&self, span: Duration) {
+    pub(crate) async fn rest(&self, span: Duration) {
         clock::sleep(&*self.clock, span).await;
     }
 

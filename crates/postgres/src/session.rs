@@ -24,7 +24,7 @@ use tokio_postgres::{
 use crate::{
     config::{Host, PostgresConfig},
     failure::Failure,
-    statements::{STATEMENTS, Statement},
+    statements::{CELLS, LISTENS, STATEMENTS, Statement},
     tls::Connector,
 };
 
@@ -45,6 +45,8 @@ pub(crate) struct Session {
     prepared: [Prepared; STATEMENTS],
     /// Answers that did not come in time, in a row.
     pub(crate) timeouts: AtomicU32,
+    /// Whether it hears of cells.
+    hears_cells: OnceCell<()>,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +99,8 @@ impl Session {
         let (client, connection) = settings.connect(tls).await?;
         let doubts = Arc::new(AtomicU64::new(0));
         tokio::spawn(drive(connection, doubts.clone(), messages));
-        Ok(Self { client, pooled: false, doubts, prepared: Default::default(), timeouts: AtomicU32::new(0) })
+        let (prepared, timeouts, hears_cells) = Default::default();
+        Ok(Self { client, pooled: false, doubts, prepared, timeouts, hears_cells })
     }
 
     /// Finds out who answers, and makes the session safe from the role's own settings.
@@ -160,6 +163,12 @@ impl Session {
     /// Sends one statement of ours that is not for every day.
     pub(crate) async fn ask(&self, text: &str, with: &[(Parameter<'_>, Type)]) -> Result<Vec<Row>, Failure> {
         self.client.query_typed(text, with).await.map_err(|error| Failure::answered(&error))
+    }
+
+    /// Hears of changes of cells from now on, as a session that hears messages. A lock shows it to those who change them.
+    pub(crate) async fn hear_cells(&self) -> Result<(), Failure> {
+        let text = format!("SELECT pg_advisory_lock_shared({LISTENS}, {CELLS}); LISTEN fencepost_cells");
+        self.hears_cells.get_or_try_init(|| self.script(&text)).await.copied()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -9,13 +9,17 @@ pub(crate) const VERSION: i32 = 1;
 /// The first key of the advisory locks by which a listening client shows that it lives.
 pub(crate) const LISTENS: i32 = 1_717_923_427;
 
-const SCHEMA: [&str; 5] = [
+const SCHEMA: [&str; 6] = [
     include_str!("sql/tables.sql"),
     include_str!("sql/epoch.sql"),
     include_str!("sql/queue.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/verbs.sql"),
+    include_str!("sql/cells.sql"),
 ];
+
+/// The second key of the lock that shows that somebody waits for a cell; clients have numbers from 1 on.
+pub(crate) const CELLS: i32 = 0;
 
 /// A statement, sent as it is the first time on a connection and prepared from then on.
 #[derive(Debug)]
@@ -26,7 +30,7 @@ pub(crate) struct Statement {
     pub(crate) place: usize,
 }
 
-pub(crate) const STATEMENTS: usize = 9;
+pub(crate) const STATEMENTS: usize = 11;
 
 /// All of them, for one schema.
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub(crate) struct Statements {
     pub(crate) announce: Statement,
     pub(crate) look: Statement,
     pub(crate) inspect: Statement,
+    pub(crate) look_at_cell: Statement,
+    pub(crate) change_cell: Statement,
 }
 
 impl Statements {
@@ -50,8 +56,7 @@ impl Statements {
             version: statement(0, "SELECT version, oldest FROM fencepost.state", &[]),
             claim: statement(
                 1,
-                "SELECT outcome, issued, holder, holder_fence, since_ms, left_ms, ahead \
-                 FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                "SELECT fencepost.take($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                 &[
                     Type::TEXT,
                     Type::TEXT,
@@ -83,6 +88,17 @@ impl Statements {
             ),
             look: statement(7, "SELECT place, became, left_ms FROM fencepost.look($1, $2, $3)", NAMES),
             inspect: statement(8, include_str!("sql/inspect.sql"), &[Type::TEXT, Type::TEXT]),
+            look_at_cell: statement(
+                9,
+                "SELECT value, version, writer, fencepost.left_of(c) AS left_ms FROM fencepost.cells AS c \
+                 WHERE namespace = $1 AND key = $2 AND fencepost.is_there(c)",
+                &[Type::TEXT, Type::TEXT],
+            ),
+            change_cell: statement(
+                10,
+                "SELECT value, version, writer, left_ms, done FROM fencepost.change_cell($1, $2, $3, $4, $5, $6, $7)",
+                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::BYTEA, Type::INT8, Type::TEXT],
+            ),
         }
     }
 }

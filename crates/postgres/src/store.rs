@@ -8,8 +8,9 @@ use std::{
 
 use fencepost_core::{
     capabilities::Capabilities,
+    cells::Cells,
     claim::{
-        self, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Patience, Release,
+        self, Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Patience, Release,
         Renewal, Waiter,
     },
     clock::{BootClock, Clock, Sent},
@@ -19,6 +20,7 @@ use fencepost_core::{
     purpose::{Correctness, TypedStore},
     store::{BoxFuture, LossReporter, Store},
 };
+use serde::Deserialize;
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
@@ -26,7 +28,7 @@ use crate::{
     connection::Link,
     failure::Failure,
     record,
-    room::{Bell, Hearing, News, Room},
+    room::{Hearing, Room},
     session::{Parameter, Session},
     statements::LISTENS,
 };
@@ -52,7 +54,6 @@ pub struct PostgresStore {
 /// How a claim is asked for, as `claim.sql` describes it.
 const ONCE: &str = "once";
 const QUEUE: &str = "queue";
-const TURN: &str = "turn";
 
 impl PostgresStore {
     /// Connects to the server that takes writes, and checks its tables.
@@ -110,6 +111,10 @@ impl PostgresStore {
             .advise("it is no PostgreSQL, or something between rewrites statements; use `mode=lease`"))
     }
 
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
     async fn take(&self, claim: &Claim, patience: &str, hears: bool) -> Result<Claimed, Error> {
         let name = only_exclusive(&claim.holding)?;
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
@@ -130,7 +135,8 @@ impl PostgresStore {
         let rows = rows.map_err(failed)?;
         let answer = ClaimAnswer::read(&rows).ok_or_else(Failure::puzzling).map_err(failed)?;
         Ok(match answer {
-            ClaimAnswer::Granted(fence) => {
+            ClaimAnswer::Granted { issued } => {
+                let fence = record::fence_of(issued).ok_or_else(Failure::puzzling).map_err(failed)?;
                 room.stop_waiting(claim.owner());
                 room.hold(*claim.owner(), name);
                 if session.is_some_and(|session| !room.is_present(&session)) {
@@ -139,8 +145,8 @@ impl PostgresStore {
                 }
                 Claimed::Granted(Grant::new(counted_from, Some(self.lasts(claim)), Some(fence)))
             }
-            ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
-            ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
+            ClaimAnswer::Busy(other) => Claimed::Busy(other.busy()),
+            ClaimAnswer::Queued(other) => Claimed::Queued(other.busy()),
         })
     }
 
@@ -172,10 +178,10 @@ impl PostgresStore {
     ///
     /// A free lock needs no connection for messages. A waiter does not wait for one before it has its place: it counts as alive
     /// meanwhile, and is announced as soon as there is one.
-    async fn take_a_place(&self, claim: &Claim, patience: &str) -> Result<Claimed, Error> {
+    async fn take_a_place(&self, claim: &Claim) -> Result<Claimed, Error> {
         let presence = Presence::enter(&self.room, claim);
         let hears = self.room.hears();
-        let claimed = self.take(claim, patience, hears).await?;
+        let claimed = self.take(claim, QUEUE, hears).await?;
         if let Claimed::Queued(busy) = &claimed {
             let left = busy.holder.as_ref().and_then(|holder| holder.expires_in);
             self.room.queued(claim.owner(), left, hears);
@@ -186,12 +192,11 @@ impl PostgresStore {
 
     async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
         only_exclusive(&claim.holding)?;
-        let bell: Arc<Bell> = self.room.enter(*claim.owner(), claim.name());
+        let bell = self.room.enter(*claim.owner(), claim.name());
         loop {
-            let news = bell.news().await;
+            bell.notified().await;
             // Handed over, or the place is in doubt. Either way a claim confirms the one or finds or takes the other (T1).
-            let patience = if news == News::Handed { TURN } else { QUEUE };
-            match self.take_a_place(claim, patience).await? {
+            match self.take_a_place(claim).await? {
                 Claimed::Granted(grant) => return Ok(grant),
                 Claimed::Queued(_) => {}
                 Claimed::Busy(_) => return Err(Failure::puzzling().error(Operation::Wait, Some(claim.name()))),
@@ -299,24 +304,35 @@ impl Drop for Presence<'_> {
     }
 }
 
+/// What `claim.sql` answers.
+#[derive(Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
 enum ClaimAnswer {
-    Granted(Fence),
-    Busy(fencepost_core::claim::Busy),
-    Queued(fencepost_core::claim::Busy),
+    Granted { issued: i64 },
+    Busy(InTheWay),
+    Queued(InTheWay),
+}
+
+/// Who holds.
+#[derive(Deserialize)]
+struct InTheWay {
+    holder: Option<String>,
+    holder_fence: Option<i64>,
+    since_ms: Option<i64>,
+    left_ms: Option<i64>,
+    ahead: Option<i64>,
 }
 
 impl ClaimAnswer {
     fn read(rows: &[Row]) -> Option<Self> {
-        let row = rows.first()?;
-        let holder =
-            || record::holder(row.try_get(2).ok()?, row.try_get(3).ok()?, row.try_get(4).ok()?, row.try_get(5).ok()?);
-        let busy = || Some(record::busy(holder(), row.try_get(6).ok()?));
-        match row.try_get::<_, Option<&str>>(0).ok()?? {
-            "granted" => Some(Self::Granted(record::fence_of(row.try_get::<_, Option<i64>>(1).ok()??)?)),
-            "busy" => Some(Self::Busy(busy()?)),
-            "queued" => Some(Self::Queued(busy()?)),
-            _ => None,
-        }
+        serde_json::from_str(rows.first()?.try_get(0).ok()?).ok()
+    }
+}
+
+impl InTheWay {
+    fn busy(&self) -> Busy {
+        let holder = record::holder(self.holder.as_deref(), self.holder_fence, self.since_ms, self.left_ms);
+        record::busy(holder, self.ahead)
     }
 }
 
@@ -404,7 +420,7 @@ impl Store for PostgresStore {
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
         match patience {
             Patience::Once => Box::pin(self.take(claim, ONCE, false)),
-            Patience::Queue => Box::pin(self.take_a_place(claim, QUEUE)),
+            Patience::Queue => Box::pin(self.take_a_place(claim)),
         }
     }
 
@@ -432,6 +448,10 @@ impl Store for PostgresStore {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -1,10 +1,6 @@
 //! Cells: values that change on condition of their version. Their layout is described in `scripts/cell.lua`.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use fencepost_core::{
     cells::{Cell, Cells, Change, Changed, Expected, Version},
@@ -14,7 +10,6 @@ use fencepost_core::{
     store::BoxFuture,
 };
 use redis::Value;
-use tokio::sync::Notify;
 
 use crate::{failure::Failure, room::Hearing, store::RedisStore};
 
@@ -24,70 +19,6 @@ const LISTEN_EVERY: Duration = Duration::from_secs(2);
 const POLL_EVERY: Duration = Duration::from_millis(200);
 /// Where the value begins.
 const HEADER: usize = 58;
-
-/// Who waits for a change, by the hash of the cell's key that messages carry.
-#[derive(Debug, Default)]
-pub(crate) struct Bells(Mutex<HashMap<String, Bell>>);
-
-#[derive(Debug, Default)]
-struct Bell {
-    rung: Arc<Notify>,
-    listeners: usize,
-}
-
-impl Bells {
-    fn listen(&self, hash: &str) -> Arc<Notify> {
-        let mut bells = self.lock();
-        let bell = bells.entry(hash.to_owned()).or_default();
-        bell.listeners += 1;
-        bell.rung.clone()
-    }
-
-    /// One listens no longer. The last one takes the bell down.
-    fn leave(&self, hash: &str) {
-        let mut bells = self.lock();
-        let Some(bell) = bells.get_mut(hash) else { return };
-        bell.listeners -= 1;
-        if bell.listeners == 0 {
-            bells.remove(hash);
-        }
-    }
-
-    pub(crate) fn ring(&self, hash: &str) {
-        if let Some(bell) = self.lock().get(hash) {
-            bell.rung.notify_waiters();
-        }
-    }
-
-    /// Messages may have been missed.
-    pub(crate) fn ring_all(&self) {
-        self.lock().values().for_each(|bell| bell.rung.notify_waiters());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Bell>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One who waits for a change.
-struct Listening<'a> {
-    bells: &'a Bells,
-    hash: String,
-    rung: Arc<Notify>,
-}
-
-impl<'a> Listening<'a> {
-    fn to(bells: &'a Bells, key: &str) -> Self {
-        let hash = sha1_smol::Sha1::from(key).hexdigest();
-        Self { bells, rung: bells.listen(&hash), hash }
-    }
-}
-
-impl Drop for Listening<'_> {
-    fn drop(&mut self) {
-        self.bells.leave(&self.hash);
-    }
-}
 
 impl RedisStore {
     async fn look_at(&self, key: &LockName, channel: &str) -> Result<Option<Cell>, Failure> {
@@ -132,13 +63,14 @@ impl RedisStore {
     async fn until_changed(&self, key: &LockName, seen: Option<Version>) -> Result<(), Failure> {
         let room = self.room();
         let hearing = room.hearing().await?;
-        let listening = Listening::to(&room.cells, &room.keys.cell(key)[0]);
+        let mark = sha1_smol::Sha1::from(&room.keys.cell(key)[0]).hexdigest();
+        let listening = room.cells.listen(mark);
         let (channel, pause) = match hearing {
             Hearing::Polling => ("", POLL_EVERY),
             Hearing::Messages | Hearing::Deaf => (room.channel.as_str(), LISTEN_EVERY),
         };
         loop {
-            let rung = listening.rung.notified();
+            let rung = listening.rung();
             tokio::pin!(rung);
             rung.as_mut().enable(); // first listen, then look (W1)
             let found = self.look_at(key, channel).await?;
@@ -192,28 +124,4 @@ fn parsed(cell: &Value, left: &Value) -> Result<Option<Cell>, Failure> {
 
 fn number(digits: &[u8]) -> Option<Version> {
     std::str::from_utf8(digits).ok()?.parse().ok().map(Version)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-
-    use super::*;
-
-    #[test]
-    fn a_bell_goes_with_the_last_who_listened() {
-        let (bells, together) = (Bells::default(), Barrier::new(2));
-        let listen = || {
-            for key in 0..3_000 {
-                let listening = Listening::to(&bells, &key.to_string());
-                together.wait();
-                drop(listening);
-            }
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(listen);
-            scope.spawn(listen);
-        });
-        assert_eq!(bells.lock().len(), 0);
-    }
 }

@@ -16,6 +16,7 @@ use std::{
 };
 
 use fencepost_core::{
+    cells::bells::Bells,
     claim::LossReason,
     clock::{self, Clock, Moment},
     error::{Applied, ErrorKind},
@@ -26,7 +27,7 @@ use fencepost_core::{
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
 
-use crate::{cells::Bells, failure::Failure, keys::Keys, nodes::Nodes, scripts::Scripts};
+use crate::{failure::Failure, keys::Keys, nodes::Nodes, scripts::Scripts};
 
 /// How often a sign of life is due; the scripts let it count for five times as long.
 const POKE_EVERY: Duration = Duration::from_secs(2);

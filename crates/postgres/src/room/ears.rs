@@ -9,7 +9,7 @@ use fencepost_core::{backoff::Backoff, claim::LossReason, clock::Moment, name::L
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_postgres::types::Type;
 
-use super::{BRIDGED, Hearing, LOOK_EVERY, News, POLL_EVERY, Room};
+use super::{BRIDGED, Hearing, LOOK_EVERY, POLL_EVERY, Room};
 use crate::{
     failure::Failure,
     session::{Message, Parameter, Session},
@@ -21,6 +21,9 @@ const CHUNK: usize = 500;
 /// Locks settled at once.
 const SETTLING: usize = 16;
 
+/// After what time a waiter that does not hear yet asks for the first time.
+const ASK_FIRST: Duration = Duration::from_micros(500);
+
 type Claims = [(Owner, LockName)];
 
 /// Runs until the room is closed.
@@ -29,7 +32,7 @@ pub(super) async fn listen(room: Arc<Room>) {
     let mut deaf_since = None;
     while !room.lock().closed {
         let (to, messages) = mpsc::unbounded_channel();
-        match connect(&room, to).await {
+        match asking_meanwhile(&room, connect(&room, to)).await {
             Ok(Some(session)) => {
                 deaf_since = None;
                 backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
@@ -55,12 +58,35 @@ pub(super) async fn listen(room: Arc<Room>) {
                 let now = room.clock.now();
                 if now.since(*deaf_since.get_or_insert(now)) >= BRIDGED {
                     // Their claims meet the same failure and can tell their callers, who decide how long to go on.
-                    room.ring_all(News::AskAgain);
+                    room.ring_all();
                 }
                 tracing::debug!(?failure, "no connection for messages");
-                room.rest(backoff.pause()).await;
+                asking_meanwhile(&room, room.rest(backoff.pause())).await;
             }
         }
+    }
+}
+
+/// Nobody tells a waiter of its turn before there is a connection for messages. Until then it is asked for, so that a lock
+/// which is handed over in these milliseconds, or while there is no room for such a connection, is not lost on it.
+async fn asking_meanwhile<T>(room: &Room, work: impl Future<Output = T>) -> T {
+    let asking = async {
+        let mut backoff = Backoff::new(ASK_FIRST, POLL_EVERY);
+        loop {
+            room.rest(backoff.pause()).await;
+            if room.queued_ones().is_empty() {
+                continue;
+            }
+            if let Ok(session) = room.link.session().await
+                && let Err(failure) = look_at_waiters(room, &session).await
+            {
+                tracing::debug!(?failure, "a look failed");
+            }
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        never = asking => never,
     }
 }
 
@@ -134,7 +160,7 @@ async fn poll(room: &Arc<Room>) {
     let mut settling = JoinSet::new();
     let mut announce_at = Moment::default();
     // Who queued while there were messages is recorded as hearing them: claiming again corrects that.
-    room.ring_all(News::AskAgain);
+    room.ring_all();
     while !room.lock().closed {
         if let Ok(session) = room.link.session().await {
             if announce_at <= room.clock.now() && announce(room, &session, &room.queued_ones()).await.is_ok() {
@@ -186,22 +212,15 @@ async fn look_at_waiters(room: &Room, session: &Arc<Session>) -> Result<(), Fail
     for some in waiting.chunks(CHUNK) {
         for (place, became, left) in look(room, session, some).await? {
             let Some((owner, name)) = some.get(place) else { continue };
-            let news = match &*became {
-                "held" => News::Handed,
+            match &*became {
                 "queued" => {
                     behind_a_session |= left.is_none();
                     room.ends_in(name, left);
-                    continue;
                 }
                 // Whoever should have handed it on did not.
-                "free" => {
-                    room.ends_in(name, Some(Duration::ZERO));
-                    continue;
-                }
-                _ => News::AskAgain,
-            };
-            if let Some(waiting) = room.lock().waiters.get(owner) {
-                waiting.bell.ring(news);
+                "free" => room.ends_in(name, Some(Duration::ZERO)),
+                // Handed over, or the place is gone.
+                _ => room.ring(owner),
             }
         }
     }

@@ -43,8 +43,8 @@ CREATE TRIGGER leave_fence AFTER DELETE ON fencepost.locks
 
 CREATE FUNCTION fencepost.keep_fences() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'fencepost.locks is not truncated: its fences would start again'
-        USING ERRCODE = 'FP001', HINT = 'DELETE keeps the fences rising';
+    RAISE EXCEPTION 'fencepost.% is not truncated: its fences or versions would start again', TG_TABLE_NAME
+        USING ERRCODE = 'FP001', HINT = 'DELETE keeps them rising';
 END $$;
 
 CREATE TRIGGER keep_fences BEFORE TRUNCATE ON fencepost.locks EXECUTE FUNCTION fencepost.keep_fences();

@@ -14,7 +14,9 @@ $$;
 
 -- For how many milliseconds a lease lasts yet; null for a session, and for nobody.
 CREATE FUNCTION fencepost.left_of(l fencepost.locks) RETURNS bigint LANGUAGE sql AS $$
-    SELECT CASE WHEN l.session IS NULL THEN greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0) END
+    SELECT CASE WHEN l.session IS NULL AND l.expires_at IS NOT NULL THEN
+        greatest(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000, 0)
+    END
 $$;
 
 -- Until when a grant lasts. One for a session lasts until that ends, once it was confirmed.

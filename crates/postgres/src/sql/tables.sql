@@ -67,12 +67,12 @@ CREATE TABLE fencepost.claims (
 CREATE TABLE fencepost.cells (
     namespace  text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
-    value      bytea,                                         -- null: removed, kept for its version
+    value      bytea,                                         -- null once it was removed
     version    bigint      NOT NULL,
-    by         bytea       NOT NULL CHECK (octet_length(by) = 20),
-    expires_at timestamptz,
+    writer     bytea       NOT NULL CHECK (octet_length(writer) = 20), -- the change that it is from
+    expires_at timestamptz,                                   -- or when it was removed
     PRIMARY KEY (namespace, key)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 -- The epoch of this server: base + timeline. The base is chosen so that the first one is 0.
 INSERT INTO fencepost.state (version, oldest, started, system, timeline, base, epoch, floor)

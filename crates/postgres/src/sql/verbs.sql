@@ -52,11 +52,9 @@ END $$;
 -- Gives back what is recorded under an owner, the lock or the place in its queue, and hands the lock on.
 --
 -- Answers 'released', 'expired' (nothing of it was there), 'other' (another holds).
+--
+-- A lock that nobody waits for is one update; see `take`.
 CREATE FUNCTION fencepost.release(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    l    fencepost.locks;
-    c    fencepost.claims;
-    held boolean;
 BEGIN
     UPDATE fencepost.locks AS k
     SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL
@@ -65,6 +63,16 @@ BEGIN
     IF FOUND THEN
         RETURN 'released';
     END IF;
+    RETURN fencepost.give_back(a_namespace, a_name, a_owner);
+END $$;
+
+-- The same, whoever holds or waits.
+CREATE FUNCTION fencepost.give_back(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    l    fencepost.locks;
+    c    fencepost.claims;
+    held boolean;
+BEGIN
     l := fencepost.locked_row(a_namespace, a_name);
     IF l.name IS NULL THEN
         RETURN 'expired';
@@ -168,14 +176,18 @@ BEGIN
     END LOOP;
 END $$;
 
--- Forgets names that nobody has locked for so long. Their fences go on rising all the same, from the floor. Answers how
--- many names it forgot.
+-- Forgets names that nobody has locked for so long, and cells that ended that long ago. Fences and versions go on rising all
+-- the same, from the floor. Answers how many it forgot.
 CREATE FUNCTION fencepost.tidy(a_namespace text, unused_for interval) RETURNS bigint LANGUAGE sql AS $$
-    WITH forgotten AS (
+    WITH names AS (
         DELETE FROM fencepost.locks AS k
         WHERE k.namespace = a_namespace AND k.owner IS NULL AND k.waiters = 0 AND k.readers = 0
           AND coalesce(k.since, '-infinity') < clock_timestamp() - unused_for
         RETURNING 1
+    ), ended AS (
+        DELETE FROM fencepost.cells AS c
+        WHERE c.namespace = a_namespace AND c.expires_at < clock_timestamp() - unused_for
+        RETURNING 1
     )
-    SELECT count(*) FROM forgotten
+    SELECT (SELECT count(*) FROM names) + (SELECT count(*) FROM ended)
 $$;

@@ -22,7 +22,7 @@ use fencepost_servers::PostgresServer;
 use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
-use super::{SOON, TTL, claim, client, config, eventually, granted, migrated, ms, now, open, within};
+use super::{SOON, TTL, claim, client, config, eventually, granted, migrated, ms, now, open, queued, within};
 
 async fn obtain(store: &PostgresStore, claim: &Claim) -> Result<Grant, Error> {
     match store.claim(claim, Patience::Queue).await? {
@@ -47,7 +47,7 @@ async fn add(server: Arc<PostgresServer>, mode: &str, ttl: Duration, until: fenc
     let mut added = 0;
     while now() < until {
         let wanted = claim("accounts/1", ttl);
-        let grant = match tokio::time::timeout(SOON, obtain(&store, &wanted)).await {
+        let grant = match tokio::time::timeout(SOON * 4, obtain(&store, &wanted)).await {
             Ok(Ok(grant)) => grant,
             Ok(Err(error)) => {
                 assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
@@ -106,7 +106,7 @@ async fn f1_no_update_is_lost_while_connections_are_ended_and_leases_run_out() {
             }
         }
     });
-    let added: u64 = within(Duration::from_secs(40), "all come to an end", workers.join_all()).await.iter().sum();
+    let added: u64 = within(Duration::from_secs(60), "all come to an end", workers.join_all()).await.iter().sum();
     ending.join().unwrap();
     let balance: u64 = server.value("postgres", "SELECT balance FROM accounts").parse().unwrap();
     assert_eq!(balance, added, "an update was lost or came twice");
@@ -136,6 +136,27 @@ async fn c2_a_stopped_backend_costs_two_time_limits() {
     assert_eq!(granted(&store, &wanted).await.fence, fence);
 }
 
+/// The waiter may be anywhere in its asking when the store is closed, or still be making its connection for messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_reaches_a_waiter_in_whatever_moment() {
+    let server = migrated(&[]).await;
+    let holder = client(&server).await;
+    granted(&holder, &claim("x", TTL)).await;
+    for round in 0..100 {
+        let store = client(&server).await;
+        let waiter = claim("x", TTL);
+        queued(&store, &waiter).await;
+        let turn = tokio::spawn({
+            let store = store.clone();
+            async move { store.turn(&waiter).await }
+        });
+        tokio::time::sleep(Duration::from_micros(100 * round)).await;
+        store.close().await;
+        let error = within(SOON, "the waiter is told", turn).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    }
+}
+
 /// Others have used up the server's table of locks. Nothing is granted that nobody could hold, and nothing panics.
 #[tokio::test(flavor = "multi_thread")]
 async fn c4_a_full_lock_table_is_unavailable() {
@@ -143,7 +164,7 @@ async fn c4_a_full_lock_table_is_unavailable() {
     let (a, b) = (client(&server).await, client(&server).await);
     let holder = claim("x", ms(800));
     granted(&a, &holder).await;
-    super::queued(&b, &claim("x", TTL)).await;
+    queued(&b, &claim("x", TTL)).await;
     let administrator = server.administrator();
     let fill = std::thread::spawn(move || {
         let all = "DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP BEGIN PERFORM pg_advisory_lock(i); \

@@ -2,6 +2,7 @@
 //! what is PostgreSQL's own.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
+mod cells;
 mod failover;
 mod faults;
 mod fenced;

@@ -89,6 +89,39 @@ async fn t2_expiry_is_judged_after_the_wait_for_the_row() {
     holding.join().unwrap();
 }
 
+/// Another's grants, under way while a claim waits for the row. A number that is drawn before the wait, as `nextval()` in the
+/// `VALUES` of an upsert is, would come too low.
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_a_fence_is_drawn_after_the_wait_for_the_row() {
+    let server = migrated(&[]).await;
+    let store = client(&server).await;
+    let earlier = claim("x", TTL);
+    granted(&store, &earlier).await;
+    store.release(&earlier.holding).await.unwrap();
+    let others = "BEGIN; UPDATE fencepost.locks SET fence = fence + 100 WHERE name = 'x'; SELECT pg_sleep(0.8); COMMIT";
+    let administrator = server.administrator();
+    let granting = std::thread::spawn(move || drop(administrator.sql("postgres", others)));
+    row_is_locked(&server).await;
+    let fence = granted(&store, &claim("x", TTL)).await.fence.unwrap().get();
+    assert_eq!(fence, 102);
+    granting.join().unwrap();
+}
+
+/// A row that went with its holder would cost the name its fence, or every release a write to the row of the floor.
+#[tokio::test(flavor = "multi_thread")]
+async fn f4_a_release_leaves_the_row_with_its_fence() {
+    let server = migrated(&[]).await;
+    let (a, b) = (client(&server).await, client(&server).await);
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    granted(&a, &holder).await;
+    queued(&b, &waiter).await;
+    a.release(&holder.holding).await.unwrap(); // handed on
+    within(SOON, "the turn", b.turn(&waiter)).await.unwrap();
+    b.release(&waiter.holding).await.unwrap(); // nobody waits
+    let kept = "SELECT string_agg(name || fence, ' ') || ', floor ' || (SELECT floor FROM fencepost.state) FROM fencepost.locks";
+    assert_eq!(server.value("postgres", kept), "x2, floor 0");
+}
+
 /// A forgotten transaction in somebody's console must not cost other leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn r1_a_row_that_somebody_else_has_locked_stops_no_other_renewal() {

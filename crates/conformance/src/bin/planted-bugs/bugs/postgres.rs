@@ -46,10 +46,27 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "postgres: an unreadable fence starts again",
         rule: "F4",
-        file: "crates/postgres/src/sql/claim.sql",
-        find: "AND k.readers = 0 AND k.fence >= 0 AND",
-        replace: "AND k.readers = 0 AND",
+        file: "crates/postgres/src/sql/queue.sql",
+        find: "IF FOUND AND (l.fence IS NULL OR l.fence < 0) THEN",
+        replace: "IF false THEN",
         test: suite("postgres::f4_an_unreadable_fence_is_not_started_again"),
+    },
+    Bug {
+        name: "postgres: a fence is drawn before the wait for the row, as by nextval() in VALUES",
+        rule: "F1",
+        file: "crates/postgres/src/sql/claim.sql",
+        find: "THEN greatest(k.fence, s.epoch, s.floor) + 1 ELSE k.fence END,",
+        replace: "THEN (SELECT b.fence + 1 FROM fencepost.locks AS b WHERE b.namespace = a_namespace AND b.name = a_name) \
+                  ELSE k.fence END,",
+        test: store("rows::f1_a_fence_is_drawn_after_the_wait_for_the_row"),
+    },
+    Bug {
+        name: "postgres: a release deletes the row",
+        rule: "F4",
+        file: "crates/postgres/src/sql/verbs.sql",
+        find: "    UPDATE fencepost.locks AS k\n    SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL\n    WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner AND k.waiters = 0",
+        replace: "    DELETE FROM fencepost.locks AS k\n    WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner AND k.waiters = 0",
+        test: store("rows::f4_a_release_leaves_the_row_with_its_fence"),
     },
     Bug {
         name: "postgres: a hand-over needs no confirmation",
@@ -66,6 +83,22 @@ pub(crate) const BUGS: &[Bug] = &[
         find: "    IF l.owner = a_owner THEN\n        PERFORM fencepost.pass_on(l);",
         replace: "    IF l.owner IS NOT NULL THEN\n        PERFORM fencepost.pass_on(l);",
         test: suite("postgres::o2_a_stale_release_changes_nothing"),
+    },
+    Bug {
+        name: "postgres: a cell that was removed starts again",
+        rule: "F4",
+        file: "crates/postgres/src/sql/cells.sql",
+        find: "THEN k.version ELSE greatest(k.version, s.epoch, s.floor) + 1 END,",
+        replace: "THEN 0 ELSE greatest(k.version, s.epoch, s.floor) + 1 END,",
+        test: suite("postgres::no_version_of_a_cell_comes_twice"),
+    },
+    Bug {
+        name: "postgres: a change of a cell tells nobody",
+        rule: "W1",
+        file: "crates/postgres/src/sql/cells.sql",
+        find: "IF NOT pg_try_advisory_xact_lock(1717923427, 0) THEN",
+        replace: "IF false THEN",
+        test: store("cells::w2_a_change_is_told_to_all_who_wait_on_one_connection"),
     },
     Bug {
         name: "postgres: a waiter that does not hear yet counts as out of reach",

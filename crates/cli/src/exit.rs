@@ -137,7 +137,10 @@ impl Ending {
         let mut said = match way {
             Way::Alone(name) | Way::BesideReaders(name) => format!("busy: {name} is held by "),
             Way::Permits { name, of, .. } => format!("busy: too few of the {of} permits of {name} are free; held by "),
-            Way::Together(names) => format!("busy: one of {} is held by ", listed(names)),
+            Way::Together(names) => match &busy.lock {
+                Some(lock) => format!("busy: {lock}, one of {}, is held by ", listed(names)),
+                None => format!("busy: one of {} is held by ", listed(names)),
+            },
         };
         match &busy.holder {
             Some(holder) => said.push_str(&when::holder(holder)),

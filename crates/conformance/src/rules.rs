@@ -8,6 +8,7 @@ pub mod fences;
 pub mod leading;
 pub mod loss;
 pub mod meeting;
+pub mod modelled;
 pub mod ownership;
 pub mod permits;
 pub mod remembering;
@@ -125,6 +126,9 @@ macro_rules! conformance_suite {
                 the_limit_is_changed_on_purpose_only
                 the_number_of_permits_makes_sense
                 f3_each_slots_fences_rise;
+            modelled:
+                readers_and_writers_go_as_in_the_model
+                permits_go_as_in_the_model;
             together:
                 opposite_orders_do_not_deadlock
                 all_or_nothing
@@ -210,6 +214,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("leading", include_str!("rules/leading.rs")),
     ("loss", include_str!("rules/loss.rs")),
     ("meeting", include_str!("rules/meeting.rs")),
+    ("modelled", include_str!("rules/modelled.rs")),
     ("ownership", include_str!("rules/ownership.rs")),
     ("permits", include_str!("rules/permits.rs")),
     ("remembering", include_str!("rules/remembering.rs")),

@@ -21,7 +21,7 @@ pub enum Mode {
     Shared,
     /// `count` of the `of` permits that the semaphore has.
     Permits {
-        /// Permits wanted by this claim, all or none.
+        /// Permits wanted by this claim, all or none, at most [`MOST_PERMITS`](crate::limits::MOST_PERMITS).
         count: u32,
         /// Permits there are.
         of: u32,
@@ -157,7 +157,8 @@ pub enum Patience {
 pub enum Claimed {
     /// It is held from now on.
     Granted(Grant),
-    /// It is held by another and nothing of the claim is left behind.
+    /// It is held by another and nothing of the claim is left behind. A store that takes several locks in one step and
+    /// has no queue for that answers so under either patience; the client then takes them one after the other.
     Busy(Busy),
     /// It is held by another and the claim has a place in the queue.
     Queued(Busy),
@@ -247,6 +248,7 @@ impl fmt::Display for LossReason {
 /// The outcome of an acquire that did not fail. "Busy" is an answer, not an error (C2).
 #[derive(Debug)]
 #[must_use = "the lease inside is given back when it is dropped"]
+#[expect(clippy::large_enum_variant, reason = "what is acquired is a lease, of much the same size")]
 pub enum Attempt<L> {
     /// Held from now on.
     Acquired(L),
@@ -267,6 +269,9 @@ impl<L> Attempt<L> {
 /// Who stands in the way of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Busy {
+    /// Which lock it is, where several were asked for in one step.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text_if_any")]
+    pub lock: Option<LockName>,
     /// The holder, where the store could still tell.
     pub holder: Option<Holder>,
     /// How many wait before the claim, where the store knows.
@@ -320,6 +325,10 @@ pub struct LockState {
     pub holders: Vec<Holder>,
     /// Its waiters, first come first.
     pub waiters: Vec<Waiter>,
+}
+
+fn as_text_if_any<S: serde::Serializer>(name: &Option<LockName>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_some(&name.as_ref().map(LockName::as_str))
 }
 
 fn as_text<S: serde::Serializer>(name: &LockName, serializer: S) -> Result<S::Ok, S::Error> {

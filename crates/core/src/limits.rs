@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Operation};
 
+/// The most permits of one claim. Each is a slot of its own that somebody else may have next.
+pub const MOST_PERMITS: u32 = 1_000;
+
 /// The time to live of a lease: what the store is asked to grant, in whole milliseconds.
 ///
 /// Between [`Ttl::MIN`] and [`Ttl::MAX`]. It is a different thing from the waiting time

@@ -1,7 +1,9 @@
 //! Why a claim cannot be granted as things are, however long it waits: one wording for every store.
 
 use crate::{
+    claim::Mode,
     error::{Error, ErrorKind, Operation},
+    limits::MOST_PERMITS,
     name::LockName,
 };
 
@@ -17,6 +19,11 @@ pub enum Refusal {
         /// Permits there are.
         of: u32,
     },
+    /// More permits than one claim may have.
+    Unwieldy {
+        /// Permits wanted.
+        count: u32,
+    },
     /// It is in use as a semaphore, with this limit.
     SemaphoreInUse {
         /// The limit.
@@ -27,6 +34,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Why nobody can have this, whatever the name is in use for.
+    pub fn of(mode: Mode) -> Option<Self> {
+        match mode {
+            Mode::Permits { count: 0, .. } => Some(Self::NoPermits),
+            Mode::Permits { count, of } if count > of => Some(Self::TooMany { count, of }),
+            Mode::Permits { count, .. } if count > MOST_PERMITS => Some(Self::Unwieldy { count }),
+            Mode::Permits { .. } | Mode::Exclusive | Mode::Shared => None,
+        }
+    }
+
     /// The error that callers get.
     pub fn error(self, name: &LockName) -> Error {
         let (kind, said, advice) = match self {
@@ -37,6 +54,11 @@ impl Refusal {
                 ErrorKind::InvalidInput,
                 format!("{count} permits were asked for and there are only {of}"),
                 "ask for fewer permits",
+            ),
+            Self::Unwieldy { count } => (
+                ErrorKind::InvalidInput,
+                format!("{count} permits were asked for at once, and {MOST_PERMITS} is the most"),
+                "let a permit stand for more, or ask in several steps",
             ),
             Self::SemaphoreInUse { of } => (
                 ErrorKind::Mismatch,

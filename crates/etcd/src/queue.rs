@@ -128,7 +128,7 @@ impl Queue {
                     let mut holder = Record::read(&kv, self.recipe)?.holder(&kv);
                     // For people, who can do without it when the cluster does not tell.
                     holder.expires_in = survey::time_left_of(self, kv.lease).await.ok().flatten();
-                    let busy = Busy { holder: Some(holder), ahead: None };
+                    let busy = Busy { holder: Some(holder), ..Busy::default() };
                     return Ok(Taken { standing: Standing::Gone, session, busy });
                 }
                 // Only strays lie there: the queue decides.
@@ -203,7 +203,7 @@ impl Queue {
                         return Err(failure.after_unclear(left.is_err()));
                     }
                 };
-            let busy = Busy { holder, ahead: u64::try_from(count - 2).ok() };
+            let busy = Busy { holder, ahead: u64::try_from(count - 2).ok(), ..Busy::default() };
             return Ok(Taken { standing, session, busy });
         }
     }

@@ -85,7 +85,10 @@ impl<P: Purpose> Lease<P> {
             }
         });
         let answer = answer.await??;
-        self.client.watchdog.renewed_by_hand(self.owner(), answer);
+        // Where grants do not expire, it has no deadline to be moved.
+        if self.client.store.capabilities().expires || matches!(answer, Renewal::Lost(_)) {
+            self.client.watchdog.renewed_by_hand(self.owner(), answer);
+        }
         self.check()?;
         let claim = Claim { holding: self.held.claim.holding.shared(), ..(*self.held.claim).clone() };
         let held = self.client.watchdog.exchange(Arc::new(claim));

@@ -78,7 +78,7 @@ pub use fencepost_core::{
     error::{Error, ErrorKind},
     fence::Fence,
     layer,
-    limits::{Ttl, Wait},
+    limits::{MOST_PERMITS, Ttl, Wait},
     memory,
     name::{LockName, Namespace},
     owner::Owner,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Holding, LossReason, Mode, Release, Want},
+    claim::{Busy, Holding, LossReason, Mode, Release, Want},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     limits::Wait,
@@ -41,9 +41,9 @@ impl<P: Purpose> SeveralRequest<P> {
 
     /// Takes all the locks or none. The waiting time is one for all of them.
     ///
-    /// Where the store can, it is one step. Where it cannot, they are taken one after the other in the order of their
-    /// names, so that two requests never wait for each other in a circle; whoever waits for a later one already holds
-    /// the earlier ones.
+    /// Where the store can, it is one step. Where it cannot, or can only while all of them are free, they are taken one
+    /// after the other in the order of their names, so that two requests never wait for each other in a circle; whoever
+    /// waits for a later one already holds the earlier ones.
     ///
     /// # Errors
     /// As for [`LockRequest::acquire`](crate::LockRequest::acquire), and [`ErrorKind::InvalidInput`] for no names,
@@ -55,29 +55,31 @@ impl<P: Purpose> SeveralRequest<P> {
     pub async fn acquire(self) -> Result<Attempt<Several<P>>, Error> {
         let names = self.names?;
         let mut several = Several { leases: Vec::new() };
+        let started = self.client.clock.now();
+        let rest = || self.terms.wait.left_after(self.client.clock.now().since(started));
         if self.client.store.capabilities().several || names.len() == 1 {
-            let wants = names.into_iter().map(|name| Want { name, mode: Mode::Exclusive }).collect();
-            let attempt = obtain(self.client, self.terms, |owner| {
+            let wants = names.iter().map(|name| Want { name: name.clone(), mode: Mode::Exclusive }).collect();
+            let one_step = obtain(self.client.clone(), self.terms.clone(), |owner| {
                 Holding::several(wants, owner).expect("names that were checked")
-            })
-            .await?;
-            return Ok(match attempt {
+            });
+            match one_step.await? {
                 Attempt::Acquired(lease) => {
                     several.leases.push(lease);
-                    Attempt::Acquired(several)
+                    return Ok(Attempt::Acquired(several));
                 }
-                Attempt::Busy(busy) => Attempt::Busy(busy),
-            });
+                Attempt::Busy(busy) if names.len() == 1 || rest() == Wait::Once => return Ok(Attempt::Busy(busy)),
+                // A store without a queue for several at once.
+                Attempt::Busy(_) => {}
+            }
         }
-        let started = self.client.clock.now();
         for name in names {
-            let wait = self.terms.wait.left_after(self.client.clock.now().since(started));
-            let terms = Terms { wait, ..self.terms.clone() };
+            let terms = Terms { wait: rest(), ..self.terms.clone() };
+            let lock = name.clone();
             let taking = obtain(self.client.clone(), terms, |owner| Holding::exclusive(name, owner));
             let attempt = if several.leases.is_empty() { taking.await? } else { several.run(taking).await?? };
             match attempt {
                 Attempt::Acquired(lease) => several.leases.push(lease),
-                Attempt::Busy(busy) => return Ok(Attempt::Busy(busy)),
+                Attempt::Busy(busy) => return Ok(Attempt::Busy(Busy { lock: Some(lock), ..busy })),
             }
         }
         Ok(Attempt::Acquired(several))

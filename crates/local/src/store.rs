@@ -223,7 +223,8 @@ impl Shared {
         }
         if let Some(number) = number {
             let holder = listing::holder(place)?;
-            return Ok(Claimed::Queued(Busy { holder, ahead: Some(queue::count_before(place, number)?) }));
+            let ahead = Some(queue::count_before(place, number)?);
+            return Ok(Claimed::Queued(Busy { holder, ahead, ..Busy::default() }));
         }
         let busy = match self.persist(|| self.newcomer(claim, place)).await? {
             Attempt::Granted(grant) => return Ok(Claimed::Granted(grant)),
@@ -238,7 +239,7 @@ impl Shared {
         let mark = || LockFile::open(&self.directory, place)?.mark_waiters(&self.directory, &place.file, true);
         self.persist(mark).await?;
         self.state().waiting.insert(*claim.owner(), ticket);
-        Ok(Claimed::Queued(Busy { holder: busy.holder, ahead }))
+        Ok(Claimed::Queued(Busy { ahead, ..busy }))
     }
 
     /// Tries for one who has not waited, and gives way to those who do.
@@ -251,12 +252,12 @@ impl Shared {
                 Tried::Stale => {}
                 Tried::Held => {
                     let holder = lock.recorded(&place.file)?;
-                    return Ok(Attempt::Refused(Busy { holder, ahead: None }));
+                    return Ok(Attempt::Refused(Busy { holder, ..Busy::default() }));
                 }
                 Tried::Taken { waiters: true, .. } if self.somebody_waits(&lock, place)? => {
                     lock.unlock();
                     let ahead = Some(queue::count_before(place, u64::MAX)?);
-                    return Ok(Attempt::Refused(Busy { holder: None, ahead }));
+                    return Ok(Attempt::Refused(Busy { ahead, ..Busy::default() }));
                 }
                 Tried::Taken { fence, inode, .. } => {
                     let grant = Grant::new(sent, None, Some(fence));

@@ -33,7 +33,7 @@ pub(crate) fn holder(json: Option<&str>, fence: Option<i64>, since: Option<i64>,
 }
 
 pub(crate) fn busy(holder: Option<Holder>, ahead: Option<i64>) -> Busy {
-    Busy { holder, ahead: ahead.and_then(|ahead| u64::try_from(ahead).ok()) }
+    Busy { holder, ahead: ahead.and_then(|ahead| u64::try_from(ahead).ok()), ..Busy::default() }
 }
 
 pub(crate) fn fence_of(number: i64) -> Option<Fence> {

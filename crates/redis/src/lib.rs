@@ -11,6 +11,9 @@
 //!   place; one whose connection for messages is down at that moment is passed over and keeps it. After the record was
 //!   deleted by hand, a newcomer can come first. A lock that was handed over is confirmed within a second by its new
 //!   holder, or passed on: a paused waiter at the head costs that second and up to two more until it is noticed.
+//! - *Readers and permits* hold beside each other in a hash in the lock's place, each with an end of its own, so a plain
+//!   lock of the name is refused by the same `SET NX`. They are let in, renewed and given back by one script each.
+//! - *Several locks*: one script takes all that are free, or nothing; not in a cluster, where each has a slot of its own.
 //! - *Wake-up*: by a message on the client's own channel. Where messages are forbidden (`SUBSCRIBE`, `PUBLISH` or the
 //!   channel), waiters ask every 200 ms, and a warning says so once.
 //! - *Holder died*: free after its TTL. Nothing stays: the lock's key ends with the lease, or with somebody waiting at
@@ -56,6 +59,7 @@
 //! | `ca` | who signed the server's certificate, in PEM; without it, the system's authorities |
 //! | `cert`, `key` | the client's own certificate |
 
+mod beside;
 mod cells;
 mod cluster;
 mod config;
@@ -109,9 +113,9 @@ pub fn capabilities() -> Capabilities {
         wakes_by: "message from the release, TTL as backstop; polls where messages are forbidden",
         order: Order::FirstCome("except past a waiter who cannot be reached, and after a deletion by hand"),
         tells_deletion: false,
-        shared: false,
-        permits: false,
-        several: false,
+        shared: true,
+        permits: true,
+        several: true,
     }
 }
 
@@ -130,7 +134,8 @@ pub const CLUSTER: Scheme =
 
 /// The facts about a cluster.
 pub fn cluster_capabilities() -> Capabilities {
-    Capabilities { url: "redis+cluster://NODE,NODE", ..capabilities() }
+    // Names have slots of their own, and one script has one slot.
+    Capabilities { url: "redis+cluster://NODE,NODE", several: false, ..capabilities() }
 }
 
 fn open_cluster(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {

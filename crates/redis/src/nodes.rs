@@ -178,6 +178,11 @@ impl Nodes {
         }
     }
 
+    /// Whether one script can work on any keys together.
+    pub(crate) fn is_one(&self) -> bool {
+        matches!(self, Self::One { .. })
+    }
+
     /// Groups of at most `most` items in their order, each of which one command or pipeline may name together.
     pub(crate) fn together<'a, T>(&self, items: &'a [T], most: usize, key: impl Fn(&T) -> String) -> Vec<&'a [T]> {
         match self {

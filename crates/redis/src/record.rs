@@ -73,23 +73,36 @@ pub(crate) struct LockRecord<'a> {
     ends_unix_ms: Option<u64>,
     since_unix_ms: u64,
     json: &'a str,
+    /// Of one that holds beside others.
+    beside: Option<Beside<'a>>,
+}
+
+/// How one holds that does not hold alone.
+#[derive(Clone, Copy, Debug)]
+enum Beside<'a> {
+    Reader,
+    /// The slots, as in `0,1`.
+    Permits(&'a str),
 }
 
 impl<'a> LockRecord<'a> {
     /// `None` when it is not ours.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let value = std::str::from_utf8(value).ok()?;
-        let queued = match value.get(..2)? {
-            UNQUEUED => false,
-            "1q" => true,
+        let json = value.get(HEADER..).filter(|json| json.starts_with('{'))?;
+        let (json, beside) = match value.get(..2)? {
+            UNQUEUED | "1q" => (json, None),
+            "1r" => (json, Some(Beside::Reader)),
+            "1p" => json.split_once('\n').map(|(json, slots)| (json, Some(Beside::Permits(slots))))?,
             _ => return None,
         };
         let ends_unix_ms = value.get(42..56)?.parse().ok()?;
         Some(Self {
             owner: value.get(2..42)?.parse().ok()?,
-            ends_unix_ms: queued.then_some(ends_unix_ms),
+            ends_unix_ms: (!value.starts_with(UNQUEUED)).then_some(ends_unix_ms),
             since_unix_ms: value.get(67..HEADER)?.parse().ok()?,
-            json: value.get(HEADER..).filter(|json| json.starts_with('{'))?,
+            json,
+            beside,
         })
     }
 
@@ -105,15 +118,72 @@ impl<'a> LockRecord<'a> {
         }
     }
 
-    /// The holder, with what is left of its lease.
-    pub(crate) fn holder(&self, left: Option<Duration>) -> Holder {
+    /// The holder, with what is left of its lease. Of permits, `limit` is how many there are, where that is known.
+    pub(crate) fn holder(&self, left: Option<Duration>, limit: Option<u32>) -> Holder {
+        let slots: Box<[u32]> = match self.beside {
+            Some(Beside::Permits(text)) => slots(text).collect(),
+            Some(Beside::Reader) | None => Box::default(),
+        };
+        let count = slots.len() as u32; // of u32 slots, none twice
+        let mode = match self.beside {
+            None => Mode::Exclusive,
+            Some(Beside::Reader) => Mode::Shared,
+            Some(Beside::Permits(_)) => Mode::Permits { count, of: limit.unwrap_or(count) },
+        };
         Holder {
             claimant: claimant(self.json),
             owner: Some(self.owner),
+            mode,
+            slots,
             fence: None,
             since_unix_ms: Some(self.since_unix_ms),
             expires_in: left,
-            ..Holder::default()
+        }
+    }
+}
+
+/// The slots of permits, as `0,1`.
+pub(crate) fn slots(text: &str) -> impl Iterator<Item = u32> {
+    text.split(',').filter_map(|slot| slot.parse().ok())
+}
+
+/// What all holders of a hash have in common.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    /// The limit, of permits.
+    pub(crate) limit: Option<u32>,
+}
+
+impl Crowd {
+    /// The field of the hash that has it.
+    pub(crate) const FIELD: &str = "#";
+
+    /// `None` when it is not ours.
+    pub(crate) fn parse(head: &str) -> Option<Self> {
+        match head.get(..2)? {
+            "1r" => Some(Self { limit: None }),
+            "1p" => Some(Self { limit: Some(head.get(2..12)?.parse().ok()?) }),
+            _ => None,
+        }
+    }
+}
+
+/// How a claim's want is written for the scripts.
+pub(crate) fn wanted(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "x".to_owned(),
+        Mode::Shared => "r".to_owned(),
+        Mode::Permits { count, of } => format!("{count}/{of}"),
+    }
+}
+
+fn mode(wanted: &str) -> Option<Mode> {
+    match wanted {
+        "x" => Some(Mode::Exclusive),
+        "r" => Some(Mode::Shared),
+        permits => {
+            let (count, of) = permits.split_once('/')?;
+            Some(Mode::Permits { count: count.parse().ok()?, of: of.parse().ok()? })
         }
     }
 }
@@ -124,17 +194,23 @@ pub(crate) struct WaiterRecord<'a> {
     since_unix_ms: u64,
     /// The channel of its client.
     pub(crate) channel: &'a str,
+    mode: Mode,
     json: &'a str,
 }
 
 impl<'a> WaiterRecord<'a> {
     pub(crate) fn parse(record: &'a str) -> Option<Self> {
         let (head, json) = record.split_once('\n')?;
-        Some(Self { since_unix_ms: head.get(12..26)?.parse().ok()?, channel: head.get(26..)?, json })
+        let channel = head.get(26..)?;
+        let (channel, mode) = match channel.split_once(' ') {
+            Some((channel, wanted)) => (channel, self::mode(wanted)?),
+            None => (channel, Mode::Exclusive),
+        };
+        Some(Self { since_unix_ms: head.get(12..26)?.parse().ok()?, channel, mode, json })
     }
 
     pub(crate) fn waiter(&self) -> Waiter {
-        Waiter { claimant: claimant(self.json), mode: Mode::Exclusive, since_unix_ms: Some(self.since_unix_ms) }
+        Waiter { claimant: claimant(self.json), mode: self.mode, since_unix_ms: Some(self.since_unix_ms) }
     }
 }
 
@@ -159,7 +235,7 @@ mod tests {
             "{value}"
         );
         let left = record.left(1_700_000_000_000, Some(Duration::from_secs(3)));
-        let holder = record.holder(left);
+        let holder = record.holder(left, None);
         assert_eq!((holder.owner, holder.claimant), (Some(owner), claimant));
         assert_eq!(holder.since_unix_ms, Some(1_700_000_000_000));
         assert_eq!(holder.expires_in, Some(Duration::from_secs(3)));

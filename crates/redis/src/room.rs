@@ -197,6 +197,11 @@ impl Room {
         bell
     }
 
+    /// Whether a claim of this owner value has a place, or is asking for one.
+    pub(crate) fn is_waiting(&self, owner: &Owner) -> bool {
+        self.lock().waiters.contains_key(owner)
+    }
+
     /// The store confirmed the place; the present lease ends in `left`.
     pub(crate) fn queued(&self, owner: &Owner, left: Duration) {
         let mut state = self.lock();

@@ -40,10 +40,13 @@ fn call(command: &str, script: &str, keys: &[String], arguments: &[impl AsRef<[u
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) claim: Script,
+    pub(crate) claim_several: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
     pub(crate) poke: Script,
     pub(crate) force: Script,
+    pub(crate) downgrade: Script,
+    pub(crate) resize: Script,
     pub(crate) look_at_cell: Script,
     pub(crate) change_cell: Script,
 }
@@ -55,21 +58,26 @@ impl Default for Scripts {
                 Script::new(concat!(
                     include_str!("scripts/record.lua"),
                     include_str!("scripts/queue.lua"),
+                    include_str!("scripts/holders.lua"),
                     include_str!($file)
                 ))
             };
         }
         Self {
             claim: with_queue!("scripts/claim.lua"),
+            claim_several: with_queue!("scripts/claim_several.lua"),
             release: Script::new(concat!(
                 include_str!("scripts/release_unqueued.lua"),
                 include_str!("scripts/record.lua"),
                 include_str!("scripts/queue.lua"),
+                include_str!("scripts/holders.lua"),
                 include_str!("scripts/release.lua")
             )),
             renew: Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/renew.lua"))),
             poke: with_queue!("scripts/poke.lua"),
             force: with_queue!("scripts/force.lua"),
+            downgrade: with_queue!("scripts/downgrade.lua"),
+            resize: with_queue!("scripts/resize.lua"),
             look_at_cell: Script::new(concat!(
                 include_str!("scripts/cell.lua"),
                 include_str!("scripts/look_at_cell.lua")

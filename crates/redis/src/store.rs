@@ -12,15 +12,17 @@ use fencepost_core::{
     cells::Cells,
     claim::{
         Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
-        Renewal,
+        Renewal, Want,
     },
     clock::{self, BootClock, Clock, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
     purpose::{Efficiency, TypedStore},
+    refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
 };
+use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Value};
 
 use crate::{
@@ -45,9 +47,9 @@ const BATCH: usize = 200;
 /// Dropping it ends its background work; grants then end by their TTL.
 pub struct RedisStore {
     room: Arc<Room>,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     capabilities: Capabilities,
-    scriptless: Scriptless,
+    pub(crate) scriptless: Scriptless,
     particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
 }
 
@@ -129,7 +131,9 @@ impl RedisStore {
     }
 
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
-        let name = only_exclusive(&claim.holding)?;
+        let [Want { name, mode: Mode::Exclusive }] = claim.holding.wants() else {
+            return Box::pin(self.take_beside(claim, patience)).await;
+        };
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
         let json = self.particulars(&claim.claimant);
         let owner = claim.owner().to_string();
@@ -151,7 +155,7 @@ impl RedisStore {
     }
 
     /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
-    fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
+    pub(crate) fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
         let mut last = self.particulars.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
             Some((whose, json)) if Arc::ptr_eq(whose, claimant) => json.clone(),
@@ -165,7 +169,7 @@ impl RedisStore {
 
     /// In the room before the claim is sent, so that no hand-over is missed (W1). It leaves the room again unless it
     /// is queued; a place that the server may have given all the same goes with the release that follows (C1).
-    async fn take_a_place(&self, claim: &Claim, json: &str) -> Result<Claimed, Error> {
+    pub(crate) async fn take_a_place(&self, claim: &Claim, json: &str) -> Result<Claimed, Error> {
         let hearing = self.room.hearing().await.map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
         let presence = Presence::enter(&self.room, claim);
         let reach = match hearing {
@@ -184,21 +188,44 @@ impl RedisStore {
         Ok(claimed)
     }
 
-    async fn ask_the_queue(&self, claim: &Claim, json: &str, patience: &str, reach: Reach) -> Result<Claimed, Error> {
+    pub(crate) async fn ask_the_queue(
+        &self,
+        claim: &Claim,
+        json: &str,
+        patience: &str,
+        reach: Reach,
+    ) -> Result<Claimed, Error> {
         let (owner, ttl) = (claim.owner().to_string(), claim.ttl.millis().to_string());
-        let arguments = [&*owner, &ttl, patience, reach.letter(), &self.room.channel, json];
+        let wanted = record::wanted(claim.holding.wants()[0].mode);
+        let arguments = [&*owner, &ttl, patience, reach.letter(), &self.room.channel, json, &wanted];
         let keys = self.room.keys.all(claim.name());
         let counted_from = Sent::now(&*self.clock);
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(claim.name()));
         let kept = self.room.nodes.call_kept(&self.room.scripts.claim, &keys, &arguments).await.map_err(failed)?;
-        Ok(match ClaimAnswer::read(kept.value).map_err(failed)? {
-            ClaimAnswer::Granted => {
-                self.enough(claim, kept.short).await?;
-                Claimed::Granted(self.granted(claim, counted_from))
+        let answer = ClaimAnswer::read(&claim.holding, kept.value).map_err(failed)?;
+        self.claimed(claim, answer, counted_from, kept.short).await
+    }
+
+    pub(crate) async fn claimed(
+        &self,
+        claim: &Claim,
+        answer: ClaimAnswer,
+        counted_from: Sent,
+        short: Option<Failure>,
+    ) -> Result<Claimed, Error> {
+        Ok(match answer {
+            ClaimAnswer::Granted(slots) => {
+                self.enough(claim, short).await?;
+                Claimed::Granted(Grant { slots, ..self.granted(claim, counted_from) })
             }
             ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
             ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
+            ClaimAnswer::Refused(refusal, name) => return Err(self.refused(refusal, &name)),
         })
+    }
+
+    pub(crate) fn refused(&self, refusal: Refusal, name: &LockName) -> Error {
+        refusal.error(name).in_store(self.capabilities.store)
     }
 
     /// A grant that too few replicas have is undone. Where that is uncertain, it is nobody's until its TTL ends or the
@@ -219,10 +246,12 @@ impl RedisStore {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
-        only_exclusive(&claim.holding)?;
         let bell = self.room.enter(*claim.owner(), claim.name());
+        // Which slots its permits are, a renewal does not tell: the claim is asked again.
+        let asks_again = matches!(claim.holding.wants()[0].mode, Mode::Permits { .. });
         loop {
             if bell.news().await == News::Handed
+                && !asks_again
                 && let Some(grant) = self.confirm(claim).await?
             {
                 self.room.leave(claim.owner());
@@ -264,7 +293,7 @@ impl RedisStore {
         let counted_from = Sent::now(&*self.clock);
         match self.room.nodes.ask_kept(&key, &renewal).await {
             Ok(Kept { value: Value::Okay, short }) => {
-                Some(self::renewal(claim, "renewed", counted_from, short.as_ref()))
+                Some(self::renewal(claim, claim.name(), "renewed", counted_from, short.as_ref()))
             }
             Err(failure) if failure.kind == ErrorKind::Unavailable => {
                 Some(Err(failure.error(Operation::Renew, Some(claim.name()))))
@@ -278,14 +307,18 @@ impl RedisStore {
 
     async fn extend(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Error>> {
         if let [claim] = claims
+            && let [_] = claim.holding.wants()
             && let Some(answer) = self.extend_without_script(claim).await
         {
             return vec![answer];
         }
-        let together = self.room.nodes.together(claims, BATCH, |claim| self.room.keys.lock(claim.name()));
-        let calls = together.iter().map(|claims| {
-            let keys = claims.iter().map(|claim| self.room.keys.lock(claim.name()));
-            let arguments = claims.iter().flat_map(|claim| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
+        let each: Vec<(&Claim, &LockName)> =
+            claims.iter().flat_map(|claim| claim.holding.wants().iter().map(|want| (*claim, &want.name))).collect();
+        let together = self.room.nodes.together(&each, BATCH, |(_, name)| self.room.keys.lock(name));
+        let calls = together.iter().map(|each| {
+            let keys = each.iter().map(|(_, name)| self.room.keys.lock(name));
+            let arguments =
+                each.iter().flat_map(|(claim, _)| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
             (keys.collect(), arguments.collect())
         });
         let calls: Vec<_> = calls.collect();
@@ -294,12 +327,25 @@ impl RedisStore {
         let within = claims.iter().map(|claim| claim.ttl.get() / 4).min().unwrap_or_default();
         let answers = self.room.nodes.call_many(&self.room.scripts.renew, &calls, within).await;
         let renewals = together.into_iter().zip(answers);
-        renewals.flat_map(|(claims, answer)| renewals_of(claims, answer, counted_from)).collect()
+        let mut renewals = renewals.flat_map(|(each, answer)| renewals_of(each, answer, counted_from));
+        // Of several locks, the first that is not renewed speaks for all.
+        let of = |claim: &&Claim| {
+            let mut of_claim = renewals.by_ref().take(claim.holding.wants().len()).collect::<Vec<_>>();
+            let worst = of_claim.iter().position(|answer| !matches!(answer, Ok(Renewal::Renewed { .. }))).unwrap_or(0);
+            of_claim.swap_remove(worst) // a claim has one want or more
+        };
+        claims.iter().map(of).collect()
     }
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
         self.room.leave(&holding.owner);
-        let name = only_exclusive(holding)?;
+        let answers = join_all(holding.wants().iter().map(|want| self.give_one_back(&want.name, holding))).await;
+        let answers = answers.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        // Of several locks, the first that was not ours any more speaks for all.
+        Ok(answers.into_iter().find(|answer| *answer != Release::Released).unwrap_or(Release::Released))
+    }
+
+    async fn give_one_back(&self, name: &LockName, holding: &Holding) -> Result<Release, Error> {
         let key = self.room.keys.lock(name);
         if let Some(removal) = self.scriptless.removal(&key, &holding.owner) {
             match self.room.nodes.ask(&key, &removal).await {
@@ -368,20 +414,44 @@ impl Drop for Presence<'_> {
     }
 }
 
-enum ClaimAnswer {
-    Granted,
+/// What the scripts answer to a claim.
+pub(crate) enum ClaimAnswer {
+    Granted(Arc<[u32]>),
     Busy(Busy),
     Queued(Busy),
+    Refused(Refusal, LockName),
 }
 
 impl ClaimAnswer {
-    fn read(answer: Value) -> Result<Self, Failure> {
+    pub(crate) fn read(holding: &Holding, answer: Value) -> Result<Self, Failure> {
         let Value::Array(parts) = &answer else { return Err(Failure::puzzling()) };
+        // Where several are asked for, the last part says which of them it is about, counted from 1.
+        let which = |n: &[Value]| match n {
+            [] => Some((holding.name(), None)),
+            [Value::Int(n)] => {
+                let want = holding.wants().get(usize::try_from(*n).ok()?.checked_sub(1)?)?;
+                Some((&want.name, Some(want.name.clone())))
+            }
+            _ => None,
+        };
         match &parts[..] {
-            [granted] if text(granted) == Some("granted") => Ok(Self::Granted),
-            [what, value, left, Value::Int(waiters)] => {
-                let holder = Some(holder(value, left).ok_or_else(Failure::foreign)?);
-                let busy = Busy { holder, ahead: u64::try_from(*waiters).ok() };
+            [granted, slots] if text(granted) == Some("granted") => {
+                Ok(Self::Granted(record::slots(text(slots).unwrap_or_default()).collect()))
+            }
+            [unlike, Value::Int(limit), n @ ..] if text(unlike) == Some("unlike") => {
+                let (name, _) = which(n).ok_or_else(Failure::puzzling)?;
+                let limit = u32::try_from(*limit).map_err(|_| Failure::puzzling())?;
+                let refusal = if limit == 0 { Refusal::LockInUse } else { Refusal::SemaphoreInUse { of: limit } };
+                Ok(Self::Refused(refusal, name.clone()))
+            }
+            [what, value, left, Value::Int(waiters), n @ ..] => {
+                let (_, lock) = which(n).ok_or_else(Failure::puzzling)?;
+                let mut holder = holder(value, left).ok_or_else(Failure::foreign)?;
+                if let (Mode::Permits { count, .. }, Mode::Permits { of, .. }) = (holder.mode, holding.wants()[0].mode)
+                {
+                    holder.mode = Mode::Permits { count, of };
+                }
+                let busy = Busy { lock, holder: Some(holder), ahead: u64::try_from(*waiters).ok() };
                 match text(what) {
                     Some("busy") => Ok(Self::Busy(busy)),
                     Some("queued") => Ok(Self::Queued(busy)),
@@ -396,11 +466,15 @@ impl ClaimAnswer {
 pub(crate) fn holder(value: &Value, left: &Value) -> Option<Holder> {
     let (Value::BulkString(value), Value::Int(left)) = (value, left) else { return None };
     let left = Duration::from_millis(u64::try_from(*left).ok()?);
-    Some(LockRecord::parse(value)?.holder(Some(left)))
+    Some(LockRecord::parse(value)?.holder(Some(left), None))
 }
 
-/// The answers of one call, one for each claim.
-fn renewals_of(claims: &[&Claim], answer: Result<Kept, Failure>, counted_from: Sent) -> Vec<Result<Renewal, Error>> {
+/// The answers of one call, one for each lock.
+fn renewals_of(
+    claims: &[(&Claim, &LockName)],
+    answer: Result<Kept, Failure>,
+    counted_from: Sent,
+) -> Vec<Result<Renewal, Error>> {
     let answers = answer.and_then(|kept| {
         let answers = Vec::<String>::from_redis_value(kept.value).map_err(|_| Failure::puzzling())?;
         if answers.len() == claims.len() { Ok((answers, kept.short)) } else { Err(Failure::puzzling()) }
@@ -408,31 +482,41 @@ fn renewals_of(claims: &[&Claim], answer: Result<Kept, Failure>, counted_from: S
     match answers {
         Ok((answers, short)) => {
             let answers = claims.iter().zip(answers);
-            answers.map(|(claim, answer)| renewal(claim, &answer, counted_from, short.as_ref())).collect()
+            answers.map(|((claim, name), answer)| renewal(claim, name, &answer, counted_from, short.as_ref())).collect()
         }
-        Err(failure) => claims.iter().map(|claim| Err(failure.error(Operation::Renew, Some(claim.name())))).collect(),
+        Err(failure) => claims.iter().map(|(_, name)| Err(failure.error(Operation::Renew, Some(name)))).collect(),
     }
 }
 
-fn renewal(claim: &Claim, answer: &str, counted_from: Sent, short: Option<&Failure>) -> Result<Renewal, Error> {
+pub(crate) fn renewal(
+    claim: &Claim,
+    name: &LockName,
+    answer: &str,
+    counted_from: Sent,
+    short: Option<&Failure>,
+) -> Result<Renewal, Error> {
     let renewed = match short {
         None => Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() }),
         // The replicas may end it earlier: the deadline must not move.
-        Some(short) => Err(short.error(Operation::Renew, Some(claim.name()))),
+        Some(short) => Err(short.error(Operation::Renew, Some(name))),
     };
+    let alone = |want: &Want| want.name == *name && want.mode == Mode::Exclusive;
     match answer {
         "renewed" => renewed,
         "persisted" => {
             tracing::warn!(
-                lock = %claim.name(),
+                lock = %name,
                 "the lock's key had lost its expiry (was PERSIST run on it?); the renewal gave it a new one"
             );
             renewed
         }
         "deleted" => Ok(Renewal::Lost(LossReason::Deleted)),
         "taken" => Ok(Renewal::Lost(LossReason::TakenOver)),
-        "foreign" => Err(Failure::foreign().error(Operation::Renew, Some(claim.name()))),
-        _ => Err(Failure::puzzling().error(Operation::Renew, Some(claim.name()))),
+        // Those who hold beside each other are in the way of one that held alone, not of one that was among them.
+        "left out" if claim.holding.wants().iter().any(alone) => Ok(Renewal::Lost(LossReason::TakenOver)),
+        "left out" => Ok(Renewal::Lost(LossReason::Deleted)),
+        "foreign" => Err(Failure::foreign().error(Operation::Renew, Some(name))),
+        _ => Err(Failure::puzzling().error(Operation::Renew, Some(name))),
     }
 }
 
@@ -440,17 +524,6 @@ pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         _ => None,
-    }
-}
-
-fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
-    match holding.wants() {
-        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
-        _ => {
-            let said = "Redis gives one exclusive lock per claim, neither shared ones nor permits nor several at once";
-            Err(Failure::new(ErrorKind::Unsupported, fencepost_core::error::Applied::No, said)
-                .error(Operation::Claim, Some(holding.name())))
-        }
     }
 }
 
@@ -493,6 +566,14 @@ impl Store for RedisStore {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        Box::pin(self.become_reader(claim))
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        Box::pin(self.set_limit(name, of))
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

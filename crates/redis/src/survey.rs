@@ -3,9 +3,10 @@
 use std::{collections::HashMap, time::Duration};
 
 use fencepost_core::{
-    claim::{LockState, Waiter},
+    claim::{Holder, LockState, Waiter},
     error::{Applied, ErrorKind},
     name::LockName,
+    owner::OWNER_BYTES,
 };
 use futures_util::future::join_all;
 use redis::{FromRedisValue, Pipeline, Value, cmd, pipe};
@@ -15,13 +16,15 @@ use crate::{
     failure::{Failure, field},
     keys::Keys,
     nodes::Nodes,
-    record::{LockRecord, WaiterRecord},
+    record::{Crowd, LockRecord, WaiterRecord},
 };
 
 /// Keys that the server looks at for one answer of a scan.
 const SCAN_COUNT: usize = 1000;
 /// The limit for a look that only warns.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
+/// An owner value as text.
+const OWNER_HEX: usize = 2 * OWNER_BYTES;
 /// Locks read by one pipeline.
 const READ_AT_ONCE: usize = 100;
 
@@ -144,6 +147,7 @@ async fn scan(link: &Link, keys: &Keys, names: &mut Vec<LockName>) -> Result<(),
 
 fn ask_for(reads: &mut Pipeline, [lock, queue, waiters]: &[String; 3]) {
     reads.cmd("GET").arg(lock);
+    reads.cmd("HGETALL").arg(lock); // one of the two is of the wrong type
     reads.cmd("PTTL").arg(lock);
     reads.cmd("ZRANGE").arg(queue).arg(0).arg(-1);
     reads.cmd("HGETALL").arg(waiters);
@@ -152,6 +156,8 @@ fn ask_for(reads: &mut Pipeline, [lock, queue, waiters]: &[String; 3]) {
 /// What the keys of one lock hold.
 struct Found {
     lock: Option<Vec<u8>>,
+    /// Those who hold beside each other, by their owner values, and what they have in common.
+    crowd: HashMap<String, String>,
     key_left: Option<Duration>,
     queue: Vec<String>,
     waiters: HashMap<String, String>,
@@ -160,25 +166,23 @@ struct Found {
 
 impl Found {
     fn take(answers: &mut impl Iterator<Item = Value>) -> Result<Self, Failure> {
-        let mut foreign = false;
+        // Nothing where it is of another type.
         let mut next = || match answers.next() {
             Some(Value::ServerError(error)) => {
                 let failure = Failure::answered(&error.into());
-                if failure.kind != ErrorKind::ForeignValue {
-                    return Err(failure);
-                }
-                foreign = true;
-                Ok(Value::Nil)
+                if failure.kind == ErrorKind::ForeignValue { Ok(None) } else { Err(failure) }
             }
-            Some(answer) => Ok(answer),
+            Some(answer) => Ok(Some(answer)),
             None => Err(Failure::puzzling()),
         };
-        let (lock, left, queue, waiters) = (next()?, next()?, next()?, next()?);
+        let (lock, crowd, left, queue, waiters) = (next()?, next()?, next()?, next()?, next()?);
+        let foreign = (lock.is_none() && crowd.is_none()) || queue.is_none() || waiters.is_none();
         Ok(Self {
-            lock: read(lock)?,
-            key_left: u64::try_from(read::<i64>(left)?).ok().map(Duration::from_millis),
-            queue: read::<Option<_>>(queue)?.unwrap_or_default(),
-            waiters: read::<Option<_>>(waiters)?.unwrap_or_default(),
+            lock: read(lock.unwrap_or(Value::Nil))?,
+            crowd: read::<Option<_>>(crowd.unwrap_or(Value::Nil))?.unwrap_or_default(),
+            key_left: u64::try_from(read::<i64>(left.unwrap_or(Value::Int(-1)))?).ok().map(Duration::from_millis),
+            queue: read::<Option<_>>(queue.unwrap_or(Value::Nil))?.unwrap_or_default(),
+            waiters: read::<Option<_>>(waiters.unwrap_or(Value::Nil))?.unwrap_or_default(),
             foreign,
         })
     }
@@ -192,10 +196,26 @@ impl Found {
         if let Some(value) = &self.lock {
             let record = LockRecord::parse(value)?;
             let left = record.left(now_unix_ms, self.key_left);
-            holders.extend(left.map(|left| record.holder(Some(left))));
+            holders.extend(left.map(|left| record.holder(Some(left), None)));
+        } else if !self.crowd.is_empty() {
+            holders = self.beside_each_other(now_unix_ms)?;
         }
         let waiters = self.queue.iter().filter_map(|owner| self.waiter(owner, now_unix_ms)).collect();
         Some(LockState { name: name.clone(), holders, waiters })
+    }
+
+    /// Those who hold beside each other, in the order of their coming. `None` when it is not ours.
+    fn beside_each_other(&self, now_unix_ms: u64) -> Option<Vec<Holder>> {
+        let crowd = Crowd::parse(self.crowd.get(Crowd::FIELD)?)?;
+        let records = self.crowd.iter().filter(|(field, _)| field.len() == OWNER_HEX);
+        let records = records.filter_map(|(_, record)| LockRecord::parse(record.as_bytes()));
+        let holder = |record: LockRecord<'_>| {
+            let left = record.left(now_unix_ms, None)?;
+            Some(record.holder(Some(left), crowd.limit))
+        };
+        let mut holders: Vec<Holder> = records.filter_map(holder).collect();
+        holders.sort_by_key(|holder| (holder.since_unix_ms, holder.slots.first().copied(), holder.owner));
+        Some(holders)
     }
 
     /// A waiter whose client still shows signs of life.

@@ -266,7 +266,7 @@ impl ZooKeeperStore {
             if !holder.stat.is_ephemeral() {
                 return Err(outlives_everybody(first));
             }
-            let busy = Busy { holder: Some(self.holder(first, &holder)), ahead: Some(ahead as u64) };
+            let busy = Busy { holder: Some(self.holder(first, &holder)), ahead: Some(ahead as u64), ..Busy::default() };
             return Ok(if queued { Claimed::Queued(busy) } else { Claimed::Busy(busy) });
         }
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use fencepost::{LockName, Ttl, claim::Mode};
+use fencepost::{LockName, MOST_PERMITS, Ttl, claim::Mode};
 
 use super::values::{PRIORITY, Priority, label, name, positive_span, priority, span, ttl, word};
 use crate::{exit, guardian::plan::OnLost};
@@ -15,8 +15,6 @@ use crate::{exit, guardian::plan::OnLost};
 /// The most locks of one `run`: their names fit into one variable of the environment, which takes 128 KiB, and their
 /// descriptors into one message to the guardian, which takes 253.
 const MOST_LOCKS: usize = 250;
-/// The most permits of one `run`.
-const MOST_PERMITS: i64 = 1_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
@@ -27,7 +25,7 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "permits")]
     shared: bool,
     /// Hold this many permits of the semaphore NAME, which has as many as --of says
-    #[arg(long, value_name = "N", requires = "of", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
+    #[arg(long, value_name = "N", requires = "of", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_PERMITS)))]
     permits: Option<u32>,
     /// How many permits the semaphore has; all that use it must say the same
     #[arg(long, value_name = "M", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]

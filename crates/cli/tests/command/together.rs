@@ -26,7 +26,7 @@ fn several_locks_are_all_held_or_none() {
     assert_eq!(holder.line(), "held");
     let refused = world.finish(&["run", "--wait", "100ms", "a", "b", "c", "--", "echo", "ran"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (75, ""), "{}", refused.stderr);
-    assert!(refused.stderr.contains("one of a, b, c"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("busy: b, one of a, b, c, is held by"), "{}", refused.stderr);
     for free in ["a", "c"] {
         assert!(world.who(free)["holders"].as_array().unwrap().is_empty());
         assert_eq!(world.run(&["--wait", "0s"], free, "true").ended().code, 0);

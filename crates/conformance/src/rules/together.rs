@@ -37,7 +37,8 @@ pub async fn all_or_nothing(site: &dyn Site) -> Verdict {
     for limit in [Duration::ZERO, ms(300)] {
         let started = now();
         let attempt = a.several(["c", "b", "a"]).ttl(LONG).wait(limit).acquire().await.expect("an answer");
-        assert!(matches!(attempt, Attempt::Busy(_)));
+        let Attempt::Busy(busy) = attempt else { panic!("b is held") };
+        assert_eq!(busy.lock, Some(name("b")), "which of them it is");
         assert!(now().since(started) < limit + SOON, "one waiting time for all");
         for free in ["a", "c"] {
             within(SOON, "what was taken is given back", async { while is_busy(&b, free).await {} }).await;

@@ -258,8 +258,7 @@ impl Ledger {
         holding.wants().iter().find_map(|want| {
             let lock = self.locks.get(&want.name).filter(|lock| lock.in_use());
             match (want.mode, lock.map(|lock| lock.limit)) {
-                (Mode::Permits { count: 0, .. }, _) => Some(Refusal::NoPermits),
-                (Mode::Permits { count, of }, _) if count > of => Some(Refusal::TooMany { count, of }),
+                (mode, _) if Refusal::of(mode).is_some() => Refusal::of(mode),
                 (Mode::Permits { of, .. }, Some(Some(limit))) if of != limit => {
                     Some(Refusal::SemaphoreInUse { of: limit })
                 }
@@ -400,10 +399,13 @@ impl Ledger {
     }
 
     fn in_the_way(&self, now: Moment, holding: &Holding, arrival: u64) -> Busy {
-        let mut holders = holding.wants().iter().flat_map(|want| self.holders_of(&want.name));
-        let waiters = self.locks.get(holding.name()).into_iter().flat_map(|lock| &lock.waiters);
+        let several = holding.wants().len() > 1;
+        let held = |want: &&Want| self.holders_of(&want.name).any(|hold| conflict(&hold.party.holding, want));
+        let name = holding.wants().iter().find(held).map_or(holding.name(), |want| &want.name);
+        let waiters = self.locks.get(name).into_iter().flat_map(|lock| &lock.waiters);
         Busy {
-            holder: holders.next().map(|hold| shown(now, hold, holding.name())),
+            lock: several.then(|| name.clone()),
+            holder: self.holders_of(name).next().map(|hold| shown(now, hold, name)),
             ahead: Some(waiters.take_while(|(number, _)| *number < arrival).count() as u64),
         }
     }

@@ -34,6 +34,7 @@ static CLAIM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("../scripts/record.lua"),
         include_str!("../scripts/queue.lua"),
+        include_str!("../scripts/holders.lua"),
         include_str!("../scripts/quorum_claim.lua")
     ))
 });
@@ -41,6 +42,7 @@ static CONFIRM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("../scripts/record.lua"),
         include_str!("../scripts/queue.lua"),
+        include_str!("../scripts/holders.lua"),
         include_str!("../scripts/quorum_confirm.lua")
     ))
 });
@@ -48,6 +50,7 @@ static RETRACT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("../scripts/record.lua"),
         include_str!("../scripts/queue.lua"),
+        include_str!("../scripts/holders.lua"),
         include_str!("../scripts/quorum_retract.lua"),
         include_str!("../scripts/release.lua")
     ))
@@ -148,6 +151,7 @@ impl Node {
                 let busy = Busy {
                     holder: Some(holder(value, left).ok_or_else(Failure::foreign)?),
                     ahead: u64::try_from(*waiters).ok(),
+                    ..Busy::default()
                 };
                 match text(what) {
                     Some("vote") => Ok(Place::Vote),

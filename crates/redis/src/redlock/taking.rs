@@ -260,7 +260,7 @@ pub(super) fn merged<'a>(places: impl Iterator<Item = &'a Place>) -> Busy {
         }
     }
     let most = holders.into_iter().max_by_key(|(count, _)| *count);
-    Busy { holder: most.map(|(_, holder)| holder.clone()), ahead }
+    Busy { holder: most.map(|(_, holder)| holder.clone()), ahead, ..Busy::default() }
 }
 
 impl Node {

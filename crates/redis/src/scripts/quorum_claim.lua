@@ -19,6 +19,7 @@ local round, ticket = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local lock, foreign = read_lock()
 if foreign then return foreign end
+if lock and lock.crowd then return redis.error_reply('FOREIGNVALUE readers or permits are no lock by majority') end
 local held = lock and lock.held
 local mine = held and lock.owner == owner
 

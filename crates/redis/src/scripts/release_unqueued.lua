@@ -5,8 +5,8 @@
 -- ARGV     1 what the lock begins with when nobody waits: '1-' and the owner value
 
 do
-  local value = redis.call('GET', KEYS[1])
-  if value and string.find(value, ARGV[1], 1, true) == 1 then
+  local value = redis.pcall('GET', KEYS[1])
+  if type(value) == 'string' and string.find(value, ARGV[1], 1, true) == 1 then
     return redis.call('DEL', KEYS[1])
   end
 end

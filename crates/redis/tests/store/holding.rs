@@ -139,19 +139,63 @@ async fn l4_a_holder_hears_at_once_that_its_lock_was_broken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_redis_cannot_give_is_refused() {
+async fn several_locks_are_one_script_and_one_that_is_held_is_named() {
+    let server = RedisServer::start();
+    let (a, b) = (client(&server).await, client(&server).await);
+    let several = |locks: &[&str]| {
+        let wants = locks.iter().map(|lock| Want { name: name(lock), mode: Mode::Exclusive }).collect();
+        let holding = Holding::several(wants, Owner::random().unwrap()).unwrap();
+        Arc::new(Claim { holding, ..(*claim("x", TTL)).clone() })
+    };
+    let held = take(&b, "y", TTL).await;
+    for patience in [Patience::Once, Patience::Queue] {
+        let busy = a.claim(&several(&["x", "y", "z"]), patience).await.unwrap();
+        let Claimed::Busy(busy) = busy else { panic!("y is held: {busy:?}") };
+        assert_eq!((busy.lock, busy.holder.unwrap().owner), (Some(name("y")), Some(held.holding.owner)));
+    }
+    assert_eq!(server.cli(&["KEYS", "*"]), "fencepost:{y}", "nothing was taken");
+    assert_eq!(release(&b, &held).await, Release::Released);
+
+    let calls = || {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let calls = |name: &str| {
+            let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{name}:")));
+            line.and_then(|line| line.split(['=', ',']).nth(1)?.parse::<u32>().ok()).unwrap_or(0)
+        };
+        calls("evalsha") + calls("eval")
+    };
+    let all = several(&["x", "y", "z"]);
+    let before = calls();
+    assert!(matches!(a.claim(&all, Patience::Once).await.unwrap(), Claimed::Granted(_)));
+    assert_eq!(calls(), before + 1, "one round trip for all");
+    // A repetition answers as the first; and one that is lost is the loss of all.
+    assert!(matches!(a.claim(&all, Patience::Once).await.unwrap(), Claimed::Granted(_)));
+    assert!(matches!(b.force(&name("y"), None).await.unwrap(), Forced::Broken(_)));
+    let renewed = a.renew(std::slice::from_ref(&all)).await.pop().unwrap().unwrap();
+    assert_eq!(renewed, Renewal::Lost(LossReason::Deleted));
+    assert_eq!(release(&a, &all).await, Release::AlreadyExpired);
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_expiry_of_readers_ends_none_of_them_early() {
     let server = RedisServer::start();
     let store = client(&server).await;
-    let want = |mode| Want { name: name("x"), mode };
-    for wants in [
-        vec![want(Mode::Shared)],
-        vec![want(Mode::Permits { count: 1, of: 2 })],
-        vec![want(Mode::Exclusive), Want { name: name("y"), mode: Mode::Exclusive }],
-    ] {
-        let mut refused = (*claim("x", TTL)).clone();
-        refused.holding = Holding::several(wants, Owner::random().unwrap()).unwrap();
-        let error = store.claim(&refused, Patience::Once).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let reader = |ttl| {
+        let holding = Holding::one(Want { name: name("x"), mode: Mode::Shared }, Owner::random().unwrap());
+        Arc::new(Claim { holding, ..(*claim("x", ttl)).clone() })
+    };
+    let (long, short) = (reader(TTL), reader(ms(1500)));
+    for reader in [&long, &short] {
+        assert!(matches!(store.claim(reader, Patience::Once).await.unwrap(), Claimed::Granted(_)));
     }
+    server.cli(&["PERSIST", "fencepost:{x}"]);
+    // The shorter lease's renewal must not give the key that lease's end.
+    let renewed = store.renew(std::slice::from_ref(&short)).await.pop().unwrap().unwrap();
+    assert!(matches!(renewed, Renewal::Renewed { .. }));
+    let left: u64 = server.cli(&["PTTL", "fencepost:{x}"]).parse().unwrap();
+    assert!(left > 20_000, "{left} ms");
+    assert_eq!(release(&store, &short).await, Release::Released);
+    assert_eq!(release(&store, &long).await, Release::Released);
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }

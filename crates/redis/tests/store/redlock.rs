@@ -182,6 +182,7 @@ async fn o2_a_late_give_back_of_a_lost_round_changes_nothing_of_a_later_one() {
     let script = concat!(
         include_str!("../../src/scripts/record.lua"),
         include_str!("../../src/scripts/queue.lua"),
+        include_str!("../../src/scripts/holders.lua"),
         include_str!("../../src/scripts/quorum_retract.lua"),
         include_str!("../../src/scripts/release.lua")
     );

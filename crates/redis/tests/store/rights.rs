@@ -1,12 +1,14 @@
 //! Users with few rights, or none.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Forced, Patience, Release, Renewal},
+    claim::{Claim, Claimed, Forced, Holding, Mode, Patience, Release, Renewal, Want},
     error::{Applied, ErrorKind},
+    owner::Owner,
     store::Store,
 };
+use fencepost_redis::RedisStore;
 use fencepost_servers::RedisServer;
 
 use super::{Administered, SOON, claim, ms, name, open, queue, release, take, within};
@@ -39,8 +41,41 @@ async fn c3_a_user_limited_to_the_prefix_can_do_everything() {
     within(ms(1000), "the turn, by message", turn).await.unwrap().unwrap();
     gives_up.abort();
     assert_eq!(release(&b, &second).await, Release::Released);
+    readers_permits_and_several(&a, &b).await;
     assert!(matches!(a.force(&name("x"), None).await.unwrap(), Forced::Broken(_)));
     assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was refused");
+}
+
+async fn readers_permits_and_several(a: &Arc<RedisStore>, b: &Arc<RedisStore>) {
+    let (writer, reader) = (take(a, "rw", TTL).await, beside("rw", Mode::Shared));
+    let turn = queue(b, &reader).await;
+    assert!(matches!(a.downgrade(&writer).await.unwrap(), Renewal::Renewed { .. }));
+    within(ms(1000), "the reader, by message", turn).await.unwrap().unwrap();
+    assert_eq!(a.inspect(Some(&name("rw"))).await.unwrap()[0].holders.len(), 2);
+    assert!(matches!(a.force(&name("rw"), None).await.unwrap(), Forced::Broken(_)));
+
+    let (two, one) = (Mode::Permits { count: 2, of: 2 }, Mode::Permits { count: 1, of: 2 });
+    let holder = beside("sem", two);
+    assert!(matches!(a.claim(&holder, Patience::Once).await.unwrap(), Claimed::Granted(_)));
+    let waiter = beside("sem", one);
+    let turn = queue(b, &waiter).await;
+    assert_eq!(a.resize(&name("sem"), 3).await.unwrap(), Some(2));
+    within(ms(1000), "the permit, by message", turn).await.unwrap().unwrap();
+    assert_eq!(release(a, &holder).await, Release::Released);
+    assert_eq!(release(b, &waiter).await, Release::Released);
+
+    let wants = ["a", "b", "c"].map(|lock| Want { name: name(lock), mode: Mode::Exclusive });
+    let holding = Holding::several(wants.to_vec(), Owner::random().unwrap()).unwrap();
+    let several = Arc::new(Claim { holding, ..(*holder).clone() });
+    assert!(matches!(a.claim(&several, Patience::Once).await.unwrap(), Claimed::Granted(_)));
+    let renewed = a.renew(std::slice::from_ref(&several)).await.pop().unwrap().unwrap();
+    assert!(matches!(renewed, Renewal::Renewed { .. }));
+    assert_eq!(release(a, &several).await, Release::Released);
+}
+
+fn beside(lock: &str, mode: Mode) -> Arc<Claim> {
+    let holding = Holding::one(Want { name: name(lock), mode }, Owner::random().unwrap());
+    Arc::new(Claim { holding, ..(*claim(lock, TTL)).clone() })
 }
 
 #[tokio::test(flavor = "multi_thread")]

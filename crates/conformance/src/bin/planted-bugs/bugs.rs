@@ -1,5 +1,6 @@
 //! The bugs: each is one that a lock library has had, or that the rules were written against.
 
+mod beside;
 mod command;
 mod etcd;
 mod foundations;
@@ -14,6 +15,7 @@ mod zookeeper;
 
 /// Every bug there is, a list for each part of the project.
 pub(crate) const BUGS: &[&[Bug]] = &[
+    beside::BUGS,
     command::BUGS,
     etcd::BUGS,
     foundations::BUGS,

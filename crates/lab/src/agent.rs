@@ -4,6 +4,7 @@
 //! output: what belongs into the history as it happens, and what came of each order. Peers in other languages speak the
 //! same.
 
+mod advisory;
 mod errand;
 mod library;
 mod naive;
@@ -89,6 +90,10 @@ pub enum Client {
     Library,
     /// What many write first: `SET NX PX` to take, `DEL` to give back, and no look at the clock.
     Naive,
+    /// The same, on the master that it was told of once, with a fence drawn by `INCR` from the same server.
+    Counter,
+    /// `pg_try_advisory_lock` on whatever connection it was given.
+    Advisory,
     /// redis-py's `Lock`, a process in Python.
     RedisPy,
 }
@@ -102,7 +107,8 @@ pub fn run(role: Role) -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(async {
         match role.client {
             Client::Library => library::serve(role).await,
-            Client::Naive => naive::serve(role).await,
+            Client::Naive | Client::Counter => naive::serve(role).await,
+            Client::Advisory => advisory::serve(role).await,
             Client::RedisPy => Err("redis-py is played by a process in Python".into()),
         }
     })

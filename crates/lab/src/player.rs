@@ -10,7 +10,7 @@ use std::{
 };
 
 use fencepost_history::{Event, Phase, What};
-use fencepost_servers::Network;
+use fencepost_servers::{Network, WallClock};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -67,10 +67,14 @@ impl Player {
     pub(crate) async fn start(
         role: &Role,
         agent: &AgentCommand,
+        clock: Option<&WallClock>,
         recorder: Recorder,
         resource: SocketAddr,
     ) -> Result<Self, Stop> {
         let mut command = command(role, agent)?;
+        if let Some(clock) = clock {
+            clock.govern(command.as_std_mut());
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let orders = child.stdin.take().expect("a pipe was asked for");
         let output = child.stdout.take().expect("a pipe was asked for");

@@ -154,10 +154,10 @@ fn loaded(dir: &Path, cell: CellSummary) -> Result<Cell, String> {
 type Row<'a> = (&'static str, BTreeMap<usize, &'a Cell>);
 
 /// The cells as a table: the subjects that occur, and a row for each scenario.
-fn table(cells: &[Cell]) -> (Vec<Subject>, Vec<Row<'_>>) {
+fn table<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> (Vec<Subject>, Vec<Row<'a>>) {
     let columns: Vec<Subject> =
-        SUBJECTS.iter().copied().filter(|on| cells.iter().any(|cell| cell.subject == *on)).collect();
-    let mut rows: Vec<Row<'_>> = Vec::new();
+        SUBJECTS.iter().copied().filter(|on| cells.clone().any(|cell| cell.subject == *on)).collect();
+    let mut rows: Vec<Row<'a>> = Vec::new();
     for cell in cells {
         let name = cell.scenario.about().name;
         let column = columns.iter().position(|on| *on == cell.subject).unwrap_or_default();

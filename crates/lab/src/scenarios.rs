@@ -1,17 +1,24 @@
 //! The stories, one file each.
 
+mod answered_by_the_other;
+mod cancelled_commit;
+mod client_clock_jumps;
 mod contention;
+mod counter_goes_back;
 mod crash_before_replication;
 mod cut_off;
 mod delete_anothers_lock;
+mod deposed_master;
 mod duplicate_request;
 mod holder_killed;
 mod kleppmann_pause;
 mod late_reply;
+mod lock_on_a_standby;
 mod lost_renewal_replies;
 mod lost_reply;
 mod paused_holder_keeps_it;
 mod planned_failover;
+mod pool_shares_a_session;
 mod redlock_clock_jump;
 mod redlock_node_forgets;
 mod restart;
@@ -19,6 +26,8 @@ mod restart_without_data;
 mod server_clock_jumps;
 mod server_frozen;
 mod server_wakes;
+mod snapshot_restored;
+mod synchronous_standby;
 mod write_in_flight;
 
 use crate::scenario::Scenario;
@@ -39,10 +48,19 @@ pub const ALL: &[&dyn Scenario] = &[
     &server_frozen::ServerFrozen,
     &server_wakes::ServerWakes,
     &server_clock_jumps::ServerClockJumps,
+    &client_clock_jumps::ClientClockJumps,
     &restart::Restart,
     &restart_without_data::RestartWithoutData,
+    &snapshot_restored::SnapshotRestored,
     &planned_failover::PlannedFailover,
     &crash_before_replication::CrashBeforeReplication,
+    &answered_by_the_other::AnsweredByTheOther,
+    &deposed_master::DeposedMaster,
+    &counter_goes_back::CounterGoesBack,
+    &synchronous_standby::SynchronousStandby,
+    &cancelled_commit::CancelledCommit,
+    &pool_shares_a_session::PoolSharesASession,
+    &lock_on_a_standby::LockOnAStandby,
     &redlock_clock_jump::RedlockClockJump,
     &redlock_node_forgets::RedlockNodeForgets,
 ];

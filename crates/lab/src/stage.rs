@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use fencepost::{LockName, Namespace, registry, store::Store};
 use fencepost_core::clock::{self, BootClock};
 use fencepost_history::{Event, Phase, Verb, What};
-use fencepost_servers::{Network, Weather};
+use fencepost_servers::{Network, WallClock, Weather};
 
 use crate::{
-    agent::{LABEL, Role},
+    agent::{Client, LABEL, Role},
     player::{AgentCommand, Player},
     recorder::Recorder,
     resource::Resource,
@@ -56,17 +56,53 @@ impl Stage {
 
     /// A client process with a direct way to everything.
     pub(crate) async fn player(&self, name: &str) -> Result<Player, Stop> {
-        self.start_player(name, self.store.url()).await
+        self.start_player(name, self.url(), None).await
+    }
+
+    /// The same, whose URL says more.
+    pub(crate) async fn player_with(&self, name: &str, options: &str) -> Result<Player, Stop> {
+        self.start_player(name, format!("{}?{options}", self.url()), None).await
+    }
+
+    /// A client process that was led to a replica.
+    pub(crate) async fn player_at_replica(&self, name: &str) -> Result<Player, Stop> {
+        self.start_player(name, self.store.url_of_replica()?, None).await
+    }
+
+    /// A client process on a wall clock of its own, whose network can be disturbed.
+    pub(crate) async fn player_on(&self, name: &str, clock: &WallClock) -> Result<Player, Stop> {
+        self.start_behind_network(name, Some(clock)).await
+    }
+
+    /// A wall clock that can be made to jump.
+    pub(crate) fn wall_clock(&self) -> Result<WallClock, Stop> {
+        WallClock::new().map_err(Stop::NotInstalled)
+    }
+
+    /// Sets a player's clock apart from the machine's by so many seconds.
+    pub(crate) fn jump(&self, player: &Player, clock: &WallClock, seconds: i64) -> Result<(), Stop> {
+        let done = clock.stand_at(seconds).map_err(Stop::NotInstalled);
+        let (fault, target) = (format!("wall clock {seconds:+} s"), player.name.clone());
+        self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: done.is_ok() });
+        done
+    }
+
+    fn url(&self) -> String {
+        if self.subject.client == Client::Library { self.store.url() } else { self.store.url_of_one() }
     }
 
     /// A client process whose network can be disturbed.
     pub(crate) async fn player_behind_network(&self, name: &str) -> Result<Player, Stop> {
+        self.start_behind_network(name, None).await
+    }
+
+    async fn start_behind_network(&self, name: &str, clock: Option<&WallClock>) -> Result<Player, Stop> {
         let to_store = match self.store.address() {
             Some(address) => Some(Network::before(address).await?),
             None => None,
         };
         let url = to_store.as_ref().and_then(|network| self.store.url_through(network.address));
-        let mut player = self.start_player(name, url.unwrap_or_else(|| self.store.url())).await?;
+        let mut player = self.start_player(name, url.unwrap_or_else(|| self.url()), clock).await?;
         player.to_store = to_store;
         player.to_resource = Some(Network::before(self.resource.address).await?);
         Ok(player)
@@ -77,12 +113,12 @@ impl Stage {
         let url = self.store.url_from(side);
         let (fault, target) = ("partition".to_owned(), name.to_owned());
         self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: url.is_ok() });
-        self.start_player(name, url?).await
+        self.start_player(name, url?, None).await
     }
 
-    async fn start_player(&self, name: &str, url: String) -> Result<Player, Stop> {
+    async fn start_player(&self, name: &str, url: String, clock: Option<&WallClock>) -> Result<Player, Stop> {
         let role = Role { name: name.to_owned(), client: self.subject.client, url };
-        Player::start(&role, &self.agent, self.recorder.clone(), self.resource.address).await
+        Player::start(&role, &self.agent, clock, self.recorder.clone(), self.resource.address).await
     }
 
     /// Does something to the store's servers.

@@ -3,7 +3,9 @@
 mod cluster;
 mod etcd;
 mod file;
+mod pgbouncer;
 mod postgres;
+mod postgres_standby;
 mod redis;
 mod redlock;
 mod sentinel;
@@ -28,8 +30,16 @@ pub(crate) enum ServerFault {
     JumpClock,
     /// Replicas take nothing from their master any more.
     HoldReplication,
+    /// The replica that would be promoted takes nothing any more; the others do.
+    HoldTheHeir,
+    /// Somebody cancels the statements that wait for a replica.
+    CancelWaits,
     /// Kills the master, and waits until another is one.
     CrashMaster,
+    /// Keeps a copy of all that the store has.
+    Snapshot,
+    /// Brings back what it had then, as a backup does.
+    Restore,
     /// An administrator makes another server the master; the old one lives on.
     FailOver,
     /// An administrator takes the lock of this name from whoever holds it.
@@ -45,7 +55,11 @@ impl ServerFault {
             ServerFault::RestartEmpty => "killed and restarted without data",
             ServerFault::JumpClock => "wall clock + 1 h",
             ServerFault::HoldReplication => "replication held back",
+            ServerFault::HoldTheHeir => "replication to one replica held back",
+            ServerFault::CancelWaits => "the wait for the standby cancelled",
             ServerFault::CrashMaster => "master killed, another promoted",
+            ServerFault::Snapshot => "snapshot taken",
+            ServerFault::Restore => "snapshot restored",
             ServerFault::FailOver => "planned failover",
             ServerFault::Break(_) => "lock broken by force",
         }
@@ -74,6 +88,19 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Its URL for clients that know one server and nothing of the others.
+    fn url_of_one(&self) -> String {
+        self.url()
+    }
+
+    /// Where a replica can be reached past the rest.
+    ///
+    /// # Errors
+    /// [`Stop::NotInstalled`] where there is none.
+    fn url_of_replica(&self) -> Result<String, Stop> {
+        Err(Stop::NotInstalled("there is no replica here".into()))
+    }
+
     /// Its URL for clients on one side of a partition.
     ///
     /// # Errors
@@ -97,6 +124,9 @@ pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
     match kind {
         StoreKind::File => file::Directory::start(),
         StoreKind::Postgres => postgres::Server::start(),
+        StoreKind::PostgresStandby => postgres_standby::Pair::start(false),
+        StoreKind::PostgresSynchronous => postgres_standby::Pair::start(true),
+        StoreKind::PgBouncer => pgbouncer::Pooled::start(),
         StoreKind::Etcd => etcd::Member::start(),
         StoreKind::ZooKeeper => zookeeper::Server::start(),
         StoreKind::Redis => redis::Server::start(),

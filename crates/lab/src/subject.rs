@@ -11,6 +11,12 @@ pub enum StoreKind {
     File,
     /// One PostgreSQL server.
     Postgres,
+    /// A PostgreSQL server with a standby that takes what comes when it comes.
+    PostgresStandby,
+    /// A PostgreSQL server whose commits wait for its standby.
+    PostgresSynchronous,
+    /// A PostgreSQL server behind a PgBouncer in transaction mode with one connection to it.
+    PgBouncer,
     /// One etcd member.
     Etcd,
     /// One ZooKeeper server.
@@ -46,6 +52,12 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::Redlock, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::RedisPy },
     Subject { store: StoreKind::Redis, client: Client::Naive },
+    Subject { store: StoreKind::Sentinel, client: Client::Counter },
+    Subject { store: StoreKind::PostgresStandby, client: Client::Library },
+    Subject { store: StoreKind::PostgresStandby, client: Client::Advisory },
+    Subject { store: StoreKind::PostgresSynchronous, client: Client::Library },
+    Subject { store: StoreKind::PgBouncer, client: Client::Library },
+    Subject { store: StoreKind::PgBouncer, client: Client::Advisory },
 ];
 
 impl StoreKind {
@@ -54,6 +66,9 @@ impl StoreKind {
         match self {
             StoreKind::File => "file",
             StoreKind::Postgres => "postgres",
+            StoreKind::PostgresStandby => "postgres-standby",
+            StoreKind::PostgresSynchronous => "postgres-synchronous",
+            StoreKind::PgBouncer => "pgbouncer",
             StoreKind::Etcd => "etcd",
             StoreKind::ZooKeeper => "zookeeper",
             StoreKind::Redis => "redis",
@@ -68,6 +83,9 @@ impl StoreKind {
         match self {
             StoreKind::File => "directory",
             StoreKind::Postgres => "PostgreSQL",
+            StoreKind::PostgresStandby => "PostgreSQL with a standby",
+            StoreKind::PostgresSynchronous => "PostgreSQL with a synchronous standby",
+            StoreKind::PgBouncer => "PostgreSQL behind PgBouncer",
             StoreKind::Etcd => "etcd",
             StoreKind::ZooKeeper => "ZooKeeper",
             StoreKind::Redis => "Redis",
@@ -89,7 +107,7 @@ impl StoreKind {
 
     /// Whether its grants carry a fence.
     pub fn issues_fences(self) -> bool {
-        matches!(self, StoreKind::File | StoreKind::Postgres | StoreKind::Etcd | StoreKind::ZooKeeper)
+        !matches!(self, StoreKind::Redis | StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock)
     }
 }
 
@@ -99,11 +117,19 @@ impl Subject {
         self.client == Client::Library && self.store.issues_fences()
     }
 
+    /// Whether it is played in each scenario that its store knows, and not in those alone that are about it.
+    pub fn everywhere(self) -> bool {
+        let variants = [StoreKind::PostgresStandby, StoreKind::PostgresSynchronous, StoreKind::PgBouncer];
+        !variants.contains(&self.store) && !matches!(self.client, Client::Counter | Client::Advisory)
+    }
+
     /// As a heading of the matrix.
     pub fn title(self) -> String {
         match self.client {
             Client::Library => self.store.title().to_owned(),
             Client::Naive => format!("{}, naive client", self.store.title()),
+            Client::Counter => format!("{}, INCR as the fence", self.store.title()),
+            Client::Advisory => format!("{}, advisory lock", self.store.title()),
             Client::RedisPy => format!("{}, redis-py", self.store.title()),
         }
     }
@@ -114,6 +140,8 @@ impl fmt::Display for Subject {
         let client = match self.client {
             Client::Library => "",
             Client::Naive => "/naive",
+            Client::Counter => "/counter",
+            Client::Advisory => "/advisory",
             Client::RedisPy => "/redis-py",
         };
         f.pad(&format!("{}{client}", self.store.word()))

@@ -1,6 +1,7 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -11,6 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::wall_clock::WallClock;
+
+/// Where a server keeps its append-only file, below its directory.
+const DATA: &str = "appendonlydir";
 
 /// A `redis-server` of its own. Every write is on disk before it is answered, so that a kill loses nothing.
 #[derive(Debug)]
@@ -149,7 +153,35 @@ impl RedisServer {
 
     /// Removes its data. For a server that was killed.
     pub fn forget(&self) {
-        let _ = std::fs::remove_dir_all(self.directory.path().join("appendonlydir"));
+        let _ = std::fs::remove_dir_all(self.directory.path().join(DATA));
+    }
+
+    /// A copy of its data as they are.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn snapshot(&self) -> std::io::Result<TempDir> {
+        let copy = tempfile::tempdir()?;
+        for file in std::fs::read_dir(self.directory.path().join(DATA))? {
+            let file = file?;
+            std::fs::copy(file.path(), copy.path().join(file.file_name()))?;
+        }
+        Ok(copy)
+    }
+
+    /// Puts the data of a copy in the place of its own. For a server that was killed.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn restore(&self, copy: &Path) -> std::io::Result<()> {
+        self.forget();
+        let data = self.directory.path().join(DATA);
+        std::fs::create_dir(&data)?;
+        for file in std::fs::read_dir(copy)? {
+            let file = file?;
+            std::fs::copy(file.path(), data.join(file.file_name()))?;
+        }
+        Ok(())
     }
 
     /// Sends one command on a connection of its own.

@@ -36,13 +36,24 @@ impl WallClock {
     /// # Errors
     /// In words, when that cannot be written down.
     pub fn stand_apart(&self, by: Duration) -> Result<(), String> {
-        let nanos = i64::try_from(by.as_nanos()).map_err(|error| error.to_string())?;
+        self.write(i64::try_from(by.as_nanos()).map_err(|error| error.to_string())?)
+    }
+
+    /// Moves it so many seconds before the machine's clock, or behind it.
+    ///
+    /// # Errors
+    /// In words, when that cannot be written down.
+    pub fn stand_at(&self, seconds: i64) -> Result<(), String> {
+        self.write(seconds.checked_mul(1_000_000_000).ok_or("no clock can be that wrong")?)
+    }
+
+    fn write(&self, nanos: i64) -> Result<(), String> {
         // In place: a server that reads the mapped file while it is empty would be killed.
         self.offset.as_file().write_all_at(&nanos.to_ne_bytes(), 0).map_err(|error| error.to_string())
     }
 
     /// Makes `command` run on this clock.
-    pub(crate) fn govern(&self, command: &mut Command) {
+    pub fn govern(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("WALL_CLOCK_OFFSET", self.offset.path());
     }
 }

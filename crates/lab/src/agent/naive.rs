@@ -1,5 +1,5 @@
 //! What many write first: `SET key owner NX PX ttl` to take, `DEL key` to give back. It believes that it holds until it
-//! has given back, and never compares owners.
+//! has given back, and never compares owners. Where it counts, its fence is an `INCR` on the same server.
 
 use std::{
     collections::HashMap,
@@ -11,14 +11,15 @@ use std::{
 use fencepost_history::{Answer, Verb, What};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{Came, Order, Role, Said, Task, done, errand::Errands, say, tell};
+use super::{Came, Client, Order, Role, Said, Task, done, errand::Errands, say, tell};
 
 /// How often it tries again while another holds.
 const POLL: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> {
     let server: SocketAddr = role.url.strip_prefix("redis://").ok_or("it speaks to a single Redis server")?.parse()?;
-    let mut naive = Naive { name: role.name, server, locks: HashMap::new(), errands: Errands::default() };
+    let counts = role.client == Client::Counter;
+    let mut naive = Naive { name: role.name, server, counts, locks: HashMap::new(), errands: Errands::default() };
     say(&Said::Ready { ready: true });
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = orders.next_line().await? {
@@ -30,8 +31,9 @@ pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> 
 struct Naive {
     name: String,
     server: SocketAddr,
-    /// The locks by the names of their grants.
-    locks: HashMap<String, String>,
+    counts: bool,
+    /// The locks and fences by the names of their grants.
+    locks: HashMap<String, (String, Option<u64>)>,
     errands: Errands,
 }
 
@@ -44,8 +46,12 @@ impl Naive {
             // It has nothing to look at.
             Task::Check { .. } => done(order, Came::Yes, "it believes so"),
             Task::Release { grant } => self.release(order, grant),
-            Task::Read { grant, resource } => self.errands.read(order, grant, None, resource).await,
-            Task::Write { grant, resource } => self.errands.write(order, grant, None, resource).await,
+            Task::Read { grant, resource } => {
+                self.errands.read(order, grant.clone(), self.fence(&grant), resource).await
+            }
+            Task::Write { grant, resource } => {
+                self.errands.write(order, grant.clone(), self.fence(&grant), resource).await
+            }
         }
     }
 
@@ -57,9 +63,9 @@ impl Naive {
             match exchange(self.server, &["SET", &lock, &grant, "NX", "PX", &ttl_ms.to_string()]) {
                 Ok(reply) if reply.starts_with('+') => {
                     let ttl = Some(ttl_ms * 1_000_000);
-                    let answer = Answer::Granted;
-                    tell(&self.name, What::Ok { answer, fence: None, ttl, from: Some(from), until: None });
-                    self.locks.insert(grant, lock);
+                    let (answer, fence) = (Answer::Granted, self.count(&lock));
+                    tell(&self.name, What::Ok { answer, fence, ttl, from: Some(from), until: None });
+                    self.locks.insert(grant, (lock, fence));
                     return done(order, Came::Yes, "");
                 }
                 Ok(_) if wait_ms.is_some_and(|limit| super::now() - asked >= limit * 1_000_000) => {
@@ -76,7 +82,7 @@ impl Naive {
     }
 
     fn release(&mut self, order: u64, grant: String) {
-        let Some(lock) = self.locks.remove(&grant) else { return done(order, Came::Failed, "never held") };
+        let Some((lock, _)) = self.locks.remove(&grant) else { return done(order, Came::Failed, "never held") };
         tell(&self.name, What::Invoke { verb: Verb::Release, lock: lock.clone(), grant });
         match exchange(self.server, &["DEL", &lock]) {
             Ok(reply) => {
@@ -87,6 +93,16 @@ impl Naive {
             }
             Err(error) => self.unknown(order, error.to_string()),
         }
+    }
+
+    /// The next fence, where it counts and is answered.
+    fn count(&self, lock: &str) -> Option<u64> {
+        let counted = self.counts.then(|| exchange(self.server, &["INCR", &format!("{lock}:fence")]))?;
+        counted.ok()?.strip_prefix(':')?.parse().ok()
+    }
+
+    fn fence(&self, grant: &str) -> Option<u64> {
+        self.locks.get(grant).and_then(|(_, fence)| *fence)
     }
 
     fn unknown(&self, order: u64, why: String) {

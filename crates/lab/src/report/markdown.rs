@@ -38,8 +38,12 @@ const IN_SHORT: [&str; 8] = [
 /// The matrix for the README: this library alone, and the dangers that tell most.
 pub fn short(cells: &[Cell]) -> String {
     let mut text = String::new();
-    let ours: Vec<Cell> = cells.iter().filter(|cell| cell.subject.client == Client::Library).cloned().collect();
-    let (columns, rows) = table(&ours);
+    let ours: Vec<Cell> = cells
+        .iter()
+        .filter(|cell| cell.subject.client == Client::Library && cell.subject.everywhere())
+        .cloned()
+        .collect();
+    let (columns, rows) = table(ours.iter());
     let heads: Vec<_> = columns.iter().map(|on| on.title()).collect();
     line(&mut text, &format!("| danger | {} |", heads.join(" | ")));
     line(&mut text, &format!("|---|{}", "---|".repeat(columns.len())));
@@ -64,8 +68,15 @@ fn verdicts(text: &mut String) {
 }
 
 fn matrix(text: &mut String, cells: &[Cell]) {
-    let (columns, rows) = table(cells);
     line(text, "## The matrix\n");
+    one_matrix(text, cells.iter().filter(|cell| cell.subject.everywhere()));
+    line(text, "\nStandbys, a pool, and what is often done with them, in the dangers that are theirs:\n");
+    one_matrix(text, cells.iter().filter(|cell| !cell.subject.everywhere()));
+    line(text, "\n– does not apply, or there is no such scenario for it yet.\n");
+}
+
+fn one_matrix<'a>(text: &mut String, cells: impl Iterator<Item = &'a Cell> + Clone) {
+    let (columns, rows) = table(cells);
     let heads: Vec<_> = columns.iter().map(|on| on.title()).collect();
     line(text, &format!("| scenario | {} |", heads.join(" | ")));
     line(text, &format!("|---|{}", "---|".repeat(columns.len())));
@@ -74,12 +85,11 @@ fn matrix(text: &mut String, cells: &[Cell]) {
         let cells: Vec<_> = (0..columns.len()).map(of).collect();
         line(text, &format!("| [{name}](#{name}) | {} |", cells.join(" | ")));
     }
-    line(text, "\n– does not apply, or there is no such scenario for it yet.\n");
 }
 
 fn stories(text: &mut String, cells: &[Cell]) {
     line(text, "## The scenarios\n");
-    for (name, row) in table(cells).1 {
+    for (name, row) in table(cells.iter()).1 {
         let Some(cell) = row.values().next() else { continue };
         let about = cell.scenario.about();
         line(text, &format!("### {name}\n\n**{}.** {}\n", about.title, about.why));

@@ -10,7 +10,7 @@ const STYLE: &str = include_str!("style.css");
 
 /// One self-contained page: no script, no font, no picture from anywhere.
 pub fn page(cells: &[Cell]) -> String {
-    let (columns, rows) = table(cells);
+    let (columns, rows) = table(cells.iter());
     let unexpected = cells.iter().filter(|cell| !cell.as_expected()).count();
     html! {
         (DOCTYPE)

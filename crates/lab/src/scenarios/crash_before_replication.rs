@@ -3,7 +3,7 @@
 use fencepost_core::store::BoxFuture;
 
 use crate::{
-    agent::Came,
+    agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
     stage::{Stage, THINKS, TTL, pause},
     stand::ServerFault,
@@ -18,21 +18,28 @@ impl Scenario for CrashBeforeReplication {
         About {
             name: "crash-before-replication",
             title: "The master dies before it has replicated",
-            why: "Redis answers before its replicas have it. What was answered can be lost with the master, and with it the lock.",
+            why: "Redis answers before its replicas have it, and PostgreSQL with an asynchronous standby does too. What was answered \
+                  can be lost with the master, and with it the lock.",
             steps: &[
                 "The replicas are held back",
                 "A takes the lock and reads, and is busy (SIGSTOP)",
-                "the master is killed; the sentinels promote a replica that never saw the grant",
+                "the master is killed, and a replica that never saw the grant is promoted",
                 "B takes the lock, reads and writes",
                 "A runs on, looks at its lease, and writes if it still believes",
             ],
-            source: "the Redis documentation of replication; Kleppmann, How to do distributed locking (2016)",
+            source: "the documentation of both on replication; Kleppmann, How to do distributed locking (2016)",
         }
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
-        match subject.store {
-            StoreKind::Sentinel => expect(Verdict::DoubleGrant, "the new master has never heard of the grant"),
+        match (subject.store, subject.client) {
+            (StoreKind::Sentinel, Client::Library) => {
+                expect(Verdict::DoubleGrant, "the new master has never heard of the grant")
+            }
+            (StoreKind::PostgresStandby, Client::Library) => expect(
+                Verdict::DoubleGrant,
+                "the standby has never heard of the grant; only the fence is higher all the same",
+            ),
             _ => None,
         }
     }

@@ -24,6 +24,9 @@ impl Scenario for HolderKilled {
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
+        if !subject.everywhere() {
+            return None;
+        }
         match subject.store.expires() {
             true => expect(Verdict::Blocked, "nobody can tell a dead holder from a slow one before the TTL is over"),
             false => expect(Verdict::Ok, "the kernel frees the lock with the process"),

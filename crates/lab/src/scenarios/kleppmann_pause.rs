@@ -30,6 +30,9 @@ impl Scenario for KleppmannPause {
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
+        if !subject.everywhere() {
+            return None;
+        }
         match subject.fenced() {
             true => expect(Verdict::OverlapFenced, "the resource has seen the newer fence and refuses the older one"),
             false => expect(Verdict::Overlap, "the resource cannot know that the write is late"),

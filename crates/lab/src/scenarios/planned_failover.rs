@@ -3,7 +3,7 @@
 use fencepost_core::store::BoxFuture;
 
 use crate::{
-    agent::Came,
+    agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
@@ -21,17 +21,17 @@ impl Scenario for PlannedFailover {
             why: "Nothing is broken, and yet the old master lives on for seconds and would grant to whoever still talks to it.",
             steps: &[
                 "A takes the lock and reads",
-                "an administrator makes another server the master; the old one lives on",
+                "an administrator makes another server the master; with Redis the old one lives on",
                 "B tries to get the lock, and does not",
                 "A writes and gives back; B gets it",
             ],
-            source: "the Redis documentation of Sentinel; a client that keeps its connection to the old master loses every time",
+            source: "the Redis documentation of Sentinel; PostgreSQL: a switchover by shutting the primary down first",
         }
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
-        match subject.store {
-            StoreKind::Sentinel => {
+        match (subject.store, subject.client) {
+            (StoreKind::Sentinel | StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => {
                 expect(Verdict::Ok, "the record was replicated, and the clients follow the failover")
             }
             _ => None,

@@ -31,11 +31,8 @@ impl Scenario for ServerFrozen {
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (
-                StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock,
-                _,
-            )
-            | (_, Client::RedisPy) => None,
+            (store, _) if !matches!(store, StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis) => None,
+            (_, Client::RedisPy | Client::Counter | Client::Advisory) => None,
             (_, Client::Library) => expect(Verdict::Blocked, "safe, since the holder stops at its deadline"),
             (_, Client::Naive) => expect(Verdict::Overlap, "its holder never stops"),
         }

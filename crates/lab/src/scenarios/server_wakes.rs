@@ -31,11 +31,8 @@ impl Scenario for ServerWakes {
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (
-                StoreKind::File | StoreKind::Postgres | StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock,
-                _,
-            )
-            | (_, Client::RedisPy | Client::Naive) => None,
+            (store, _) if !matches!(store, StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis) => None,
+            (_, Client::RedisPy | Client::Naive | Client::Counter | Client::Advisory) => None,
             (_, Client::Library) => expect(Verdict::Ok, "what was given up is undone in the background (C1)"),
         }
     }

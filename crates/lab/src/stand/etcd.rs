@@ -1,6 +1,10 @@
 //! One etcd member.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use fencepost_servers::EtcdCluster;
 use rustix::process::Signal;
@@ -9,36 +13,49 @@ use super::{ServerFault, Stand, needs, not_possible};
 use crate::{fault::signal, scenario::Stop};
 
 #[derive(Debug)]
-pub(super) struct Member(EtcdCluster);
+pub(super) struct Member {
+    cluster: EtcdCluster,
+    snapshot: OnceLock<PathBuf>,
+}
 
 impl Member {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         needs("etcd", "etcd-server")?;
-        Ok(Arc::new(Self(EtcdCluster::start(1))))
+        needs("etcdctl", "etcd-client")?;
+        Ok(Arc::new(Self { cluster: EtcdCluster::start(1), snapshot: OnceLock::new() }))
     }
 }
 
 impl Stand for Member {
     fn url(&self) -> String {
-        self.0.url()
+        self.cluster.url()
     }
 
     fn address(&self) -> Option<SocketAddr> {
-        Some(self.0.address(0))
+        Some(self.cluster.address(0))
     }
 
     fn url_through(&self, relay: SocketAddr) -> Option<String> {
-        Some(self.url().replace(&self.0.address(0).to_string(), &relay.to_string()))
+        Some(self.url().replace(&self.cluster.address(0).to_string(), &relay.to_string()))
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
-            ServerFault::Freeze => signal(self.0.pid(0), Signal::STOP),
-            ServerFault::Thaw => signal(self.0.pid(0), Signal::CONT),
+            ServerFault::Freeze => signal(self.cluster.pid(0), Signal::STOP),
+            ServerFault::Thaw => signal(self.cluster.pid(0), Signal::CONT),
             ServerFault::Restart => {
-                self.0.kill(0);
-                self.0.launch(0);
-                self.0.wait_for(0);
+                self.cluster.kill(0);
+                self.cluster.launch(0);
+                self.cluster.wait_for(0);
+                Ok(())
+            }
+            ServerFault::Snapshot => {
+                self.snapshot.get_or_init(|| self.cluster.snapshot());
+                Ok(())
+            }
+            ServerFault::Restore => {
+                let snapshot = self.snapshot.get().ok_or_else(|| Stop::NotInstalled("there is no snapshot".into()))?;
+                self.cluster.restore(snapshot);
                 Ok(())
             }
             other => Err(not_possible(other, "an etcd member")),

@@ -1,8 +1,13 @@
 //! One Redis server.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use fencepost_servers::{RedisServer, WallClock};
+use tempfile::TempDir;
 
 use super::{ServerFault, Stand, needs, not_possible};
 use crate::{fault::signal, scenario::Stop};
@@ -12,6 +17,7 @@ pub(super) struct Server {
     server: RedisServer,
     /// Why it has none of its own, where that is so.
     clock: Result<Arc<WallClock>, String>,
+    snapshot: OnceLock<TempDir>,
 }
 
 impl Server {
@@ -19,7 +25,7 @@ impl Server {
         needs("redis-server", "redis-server")?;
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| RedisServer::start(), RedisServer::start_on);
-        Ok(Arc::new(Self { server, clock }))
+        Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }))
     }
 }
 
@@ -49,6 +55,19 @@ impl Stand for Server {
             ServerFault::RestartEmpty => {
                 self.server.kill();
                 self.server.forget();
+                self.server.launch();
+                Ok(())
+            }
+            ServerFault::Snapshot => {
+                let copy = self.server.snapshot()?;
+                self.snapshot.get_or_init(|| copy);
+                Ok(())
+            }
+            ServerFault::Restore => {
+                let snapshot = self.snapshot.get();
+                self.server.kill();
+                self.server
+                    .restore(snapshot.ok_or_else(|| Stop::NotInstalled("there is no snapshot".into()))?.path())?;
                 self.server.launch();
                 Ok(())
             }

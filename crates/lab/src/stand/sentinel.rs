@@ -21,6 +21,17 @@ impl Set {
         self.0.replicas().try_for_each(|replica| said(replica, &["CLIENT", "PAUSE", "60000", "WRITE"]))
     }
 
+    /// One replica takes no writes, and is the one to be promoted; the other goes on answering for both.
+    fn hold_the_heir(&self) -> Result<(), Stop> {
+        let mut replicas = self.0.replicas();
+        let (Some(heir), Some(other)) = (replicas.next(), replicas.next()) else {
+            return Err(Stop::NotInstalled("there are not two replicas".into()));
+        };
+        said(heir, &["CONFIG", "SET", "replica-priority", "1"])?;
+        said(other, &["CONFIG", "SET", "replica-priority", "0"])?; // never to be promoted
+        said(heir, &["CLIENT", "PAUSE", "60000", "WRITE"])
+    }
+
     /// The master is gone before the replicas go on, and what lay in front of them is gone with it.
     fn crash_master(&self) -> Result<(), Stop> {
         let master = self.0.master();
@@ -45,9 +56,14 @@ impl Stand for Set {
         self.0.url()
     }
 
+    fn url_of_one(&self) -> String {
+        self.0.master().url()
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::HoldReplication => self.hold_replication(),
+            ServerFault::HoldTheHeir => self.hold_the_heir(),
             ServerFault::CrashMaster => self.crash_master(),
             ServerFault::FailOver => {
                 self.0.fail_over();

@@ -1,0 +1,63 @@
+//! A replica has confirmed the grant, and another one becomes master.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct AnsweredByTheOther;
+
+impl Scenario for AnsweredByTheOther {
+    fn about(&self) -> About {
+        About {
+            name: "answered-by-the-other",
+            title: "WAIT is answered by one replica, and another is promoted",
+            why: "WAIT says that so many replicas have the grant. Which of them becomes master does not depend on it.",
+            steps: &[
+                "One of two replicas is held back, and is the one to be promoted",
+                "A takes the lock with replicas=1: the other replica confirms it; A reads, and is busy (SIGSTOP)",
+                "the master is killed, and the replica that never saw the grant is promoted",
+                "B takes the lock, reads and writes",
+                "A runs on, looks at its lease, and writes if it still believes",
+            ],
+            source: "the Redis documentation of WAIT: it does not make Redis a strongly consistent store",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::Sentinel, Client::Library) => {
+                expect(Verdict::DoubleGrant, "the new master has never heard of what the other replica confirmed")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player_with("a", "replicas=1").await?, stage.player("b").await?);
+            stage.inflict(ServerFault::HoldTheHeir).await?;
+            let old = a.acquire(TTL * 20).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            a.pause()?;
+            stage.inflict(ServerFault::CrashMaster).await?;
+            let new = b.acquire(TTL).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            let look = a.check(&old).await?;
+            a.wake()?;
+            if look.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! A client's wall clock is set, back and forth.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    subject::Subject,
+    verdict::Verdict,
+};
+
+pub(super) struct ClientClockJumps;
+
+impl Scenario for ClientClockJumps {
+    fn about(&self) -> About {
+        About {
+            name: "client-clock-jumps",
+            title: "A client's wall clock jumps",
+            why: "Wall clocks are set by people and by NTP. A lease that is counted on one is over an hour early, or an hour late.",
+            steps: &[
+                "A takes the lock and reads",
+                "A's wall clock jumps an hour forward: it still holds, and writes",
+                "it jumps two hours back, and A is cut off for longer than its lease lasts: it is told in time",
+                "B takes the lock, reads and writes",
+            ],
+            source: "Kleppmann, How to do distributed locking (2016): gettimeofday is subject to discontinuous jumps",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match subject.client {
+            Client::Library if subject.everywhere() && subject.store.at_one_address() => {
+                expect(Verdict::Ok, "leases are counted on a clock that nobody can set (T2)")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let clock = stage.wall_clock()?;
+            let (mut a, mut b) = (stage.player_on("a", &clock).await?, stage.player("b").await?);
+            let old = a.acquire(TTL).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            stage.jump(&a, &clock, 3600)?;
+            pause(TTL).await;
+            if a.check(&old).await?.came().await?.0 == Came::No {
+                return Ok(Reached::No("the lease was lost, though it was renewed".to_owned()));
+            }
+            a.write(&old).await?.expect(Came::Yes).await?;
+            stage.jump(&a, &clock, -3600)?;
+            stage.weather_to_store(&a, fencepost_servers::Weather::Silence)?;
+            let new = b.acquire(TTL * 4).await?;
+            b.read(&new).await?.expect(Came::Yes).await?;
+            pause(THINKS).await;
+            b.write(&new).await?.expect(Came::Yes).await?;
+            if a.check(&old).await?.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The master that was deposed, and does not know it yet.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct DeposedMaster;
+
+impl Scenario for DeposedMaster {
+    fn about(&self) -> About {
+        About {
+            name: "deposed-master",
+            title: "The deposed master goes on granting",
+            why: "After a failover the old master is told some ten seconds later. Until then it takes writes that nobody else sees, \
+                  and all of them are thrown away.",
+            steps: &[
+                "A comes, and learns where the master is",
+                "an administrator makes another server the master; nobody is at fault, and the old one lives on",
+                "A takes the lock and reads",
+                "B comes, tries to get the lock, and reads and writes if it has it",
+                "A writes and gives back",
+            ],
+            source: "the Redis documentation of Sentinel: old masters are reconfigured when they are reachable again",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::Sentinel, Client::Library) => {
+                expect(Verdict::Ok, "whoever is told by the sentinels that the master has moved leaves the old one")
+            }
+            (StoreKind::Sentinel, Client::Counter) => {
+                expect(Verdict::DoubleGrant, "the old master grants what the new one has never heard of")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let mut a = stage.player("a").await?;
+            stage.inflict(ServerFault::FailOver).await?;
+            let old = a.acquire(TTL * 6).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            let mut b = stage.player("b").await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
+            if tries.came().await?.0 == Came::Yes {
+                b.read(&new).await?.came().await?;
+                pause(THINKS).await;
+                b.write(&new).await?.came().await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            Ok(Reached::Yes)
+        })
+    }
+}

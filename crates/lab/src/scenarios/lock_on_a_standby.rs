@@ -1,0 +1,55 @@
+//! One client is led to the primary, another to a standby.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct LockOnAStandby;
+
+impl Scenario for LockOnAStandby {
+    fn about(&self) -> About {
+        About {
+            name: "lock-on-a-standby",
+            title: "An advisory lock on a standby",
+            why: "A hot standby takes advisory locks as well, in a table of its own. Nothing is replicated and nobody is refused.",
+            steps: &[
+                "A takes the lock at the primary and reads",
+                "B, whom a load balancer led to the standby, tries to get it, and reads and writes if it has it",
+                "A writes and gives back",
+            ],
+            source: "the PostgreSQL documentation of hot standby: advisory locks are not WAL logged",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::PostgresStandby, Client::Advisory) => {
+                expect(Verdict::DoubleGrant, "each server has a lock of its own")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player_at_replica("b").await?);
+            let old = a.acquire(TTL).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
+            if tries.came().await?.0 == Came::Yes {
+                b.read(&new).await?.came().await?;
+                pause(THINKS).await;
+                b.write(&new).await?.came().await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Two clients of a pool, and one session behind it.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, THINKS, TTL, pause},
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct PoolSharesASession;
+
+impl Scenario for PoolSharesASession {
+    fn about(&self) -> About {
+        About {
+            name: "pool-shares-a-session",
+            title: "A pool gives two clients the same session",
+            why: "An advisory lock belongs to the session, and counts how often that session took it. A pooler in transaction mode \
+                  gives one session to many.",
+            steps: &[
+                "A takes the lock and reads",
+                "B tries to get the lock, and reads and writes if it has it",
+                "A writes and gives back",
+            ],
+            source: "the PgBouncer documentation: session-level advisory locks do not work with transaction pooling",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::PgBouncer, Client::Library) => {
+                expect(Verdict::Ok, "a row with an owner excludes whatever session it is written from")
+            }
+            (StoreKind::PgBouncer, Client::Advisory) => {
+                expect(Verdict::DoubleGrant, "to PostgreSQL both are one, who takes its own lock again")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL * 6).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL / 2), true).await?;
+            if tries.came().await?.0 == Came::Yes {
+                b.read(&new).await?.came().await?;
+                pause(THINKS).await;
+                b.write(&new).await?.came().await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            Ok(Reached::Yes)
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! The primary dies, and its standby has everything.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct SynchronousStandby;
+
+impl Scenario for SynchronousStandby {
+    fn about(&self) -> About {
+        About {
+            name: "synchronous-standby",
+            title: "The primary dies, and its synchronous standby takes over",
+            why: "What was answered is on both servers. This is what a lock for correctness on PostgreSQL needs.",
+            steps: &[
+                "A takes the lock and reads",
+                "the primary is killed, and the standby promoted",
+                "B tries to get the lock, and does not",
+                "A writes and gives back; B gets it",
+            ],
+            source: "the PostgreSQL documentation of synchronous replication",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::PostgresSynchronous, Client::Library) => {
+                expect(Verdict::Ok, "the standby confirmed the grant before it was answered")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL * 20).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            stage.inflict(ServerFault::CrashMaster).await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
+            let taken = tries.came().await?.0 == Came::Yes;
+            if taken {
+                b.read(&new).await?.expect(Came::Yes).await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            if !taken {
+                b.acquire(TTL).await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

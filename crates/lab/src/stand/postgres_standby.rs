@@ -1,0 +1,78 @@
+//! A PostgreSQL server with Fencepost's tables, and a standby of it.
+
+use std::sync::Arc;
+
+use fencepost_servers::PostgresServer;
+
+use super::{ServerFault, Stand, not_possible, postgres};
+use crate::scenario::Stop;
+
+#[derive(Debug)]
+pub(super) struct Pair {
+    primary: PostgresServer,
+    standby: PostgresServer,
+}
+
+impl Pair {
+    /// Commits wait for a synchronous standby, and for no other.
+    pub(super) fn start(synchronous: bool) -> Result<Arc<dyn Stand>, Stop> {
+        let primary = postgres::migrated()?;
+        let standby = primary.standby("heir");
+        if synchronous {
+            primary.sql(postgres::DATABASE, "ALTER SYSTEM SET synchronous_standby_names = 'heir'");
+            primary.sql(postgres::DATABASE, "SELECT pg_reload_conf()");
+            primary.wait_for("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
+        }
+        Ok(Arc::new(Self { primary, standby }))
+    }
+
+    fn hold_replication(&self) {
+        self.standby.sql(postgres::DATABASE, "ALTER SYSTEM SET primary_conninfo = ''");
+        self.standby.sql(postgres::DATABASE, "SELECT pg_reload_conf()");
+        self.standby.wait_for("SELECT count(*) = 0 FROM pg_stat_wal_receiver");
+    }
+
+    fn cancel_waits(&self) {
+        let waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        self.primary.wait_for(&format!("SELECT count(*) > 0 {waiting}"));
+        self.primary.sql(postgres::DATABASE, &format!("SELECT pg_cancel_backend(pid) {waiting}"));
+    }
+
+    /// The standby gets all that the primary wrote before it is promoted.
+    fn switch_over(&self) {
+        let written = self.primary.value(postgres::DATABASE, "SELECT pg_current_wal_lsn()");
+        self.standby.wait_for(&format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"));
+        self.crash();
+    }
+
+    fn crash(&self) {
+        self.primary.kill();
+        self.standby.promote();
+    }
+}
+
+impl Stand for Pair {
+    fn url(&self) -> String {
+        let (primary, standby) = (self.primary.address(), self.standby.address());
+        format!("postgres://postgres@{primary},{standby}/{}", postgres::DATABASE)
+    }
+
+    fn url_of_one(&self) -> String {
+        self.primary.url(postgres::DATABASE)
+    }
+
+    fn url_of_replica(&self) -> Result<String, Stop> {
+        Ok(self.standby.url(postgres::DATABASE))
+    }
+
+    fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        match fault {
+            ServerFault::HoldReplication => self.hold_replication(),
+            ServerFault::CancelWaits => self.cancel_waits(),
+            ServerFault::FailOver => self.switch_over(),
+            ServerFault::CrashMaster => self.crash(),
+            other => return Err(not_possible(other, "PostgreSQL with a standby")),
+        }
+        Ok(())
+    }
+}

@@ -11,6 +11,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::survivors::end_with_us;
+
 /// An etcd cluster of its own, of one member or several, with its data in memory where the system allows it.
 #[derive(Debug)]
 pub struct EtcdCluster {
@@ -243,6 +245,7 @@ impl EtcdCluster {
             .stderr(Stdio::null())
             .spawn()
             .expect("the package etcd-server must be installed");
+        end_with_us(&process, "KILL");
         *member.process() = Some(process);
     }
 

@@ -10,6 +10,7 @@ mod pgbouncer;
 mod postgres;
 mod redis;
 mod sentinel;
+mod survivors;
 mod wall_clock;
 mod zookeeper;
 

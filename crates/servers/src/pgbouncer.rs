@@ -8,7 +8,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::postgres::{free_address, give_away, unprivileged_program};
+use crate::{
+    postgres::{free_address, give_away, unprivileged_program},
+    survivors::end_with_us,
+};
 
 /// A PgBouncer before a server, in transaction mode: each transaction of a client may go over another connection. It ends
 /// when dropped.
@@ -43,6 +46,7 @@ impl PgBouncer {
         let mut command = unprivileged_program("pgbouncer");
         let process = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let process = process.expect("the package pgbouncer must be installed");
+        end_with_us(&process, "KILL");
         for _ in 0..500 {
             if TcpStream::connect(address).is_ok() {
                 break;

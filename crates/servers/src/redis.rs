@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::wall_clock::WallClock;
+use crate::{survivors::end_with_us, wall_clock::WallClock};
 
 /// Where a server keeps its append-only file, below its directory.
 const DATA: &str = "appendonlydir";
@@ -204,6 +204,7 @@ impl RedisServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("the package redis-server must be installed");
+        end_with_us(&process, "KILL");
         for _ in 0..500 {
             if self.is_up_as(process.id()) {
                 *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);

@@ -17,11 +17,11 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::redis::free_address;
 pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
+use crate::{redis::free_address, survivors::end_with_us};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -197,6 +197,7 @@ impl ZooKeeperServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("the package default-jre-headless must be installed");
+        end_with_us(&process, "KILL");
         *self.process() = Some(process);
     }
 

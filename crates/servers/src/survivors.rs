@@ -1,0 +1,74 @@
+//! Servers outlive nobody: when the process that started them is killed, and can end nothing itself any more, a shell
+//! that waits for that ends them.
+
+use std::{
+    io::Write,
+    os::unix::process::CommandExt,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+/// Reads one line for each server, and at the end of its input, which is the end of the process that writes them, sends
+/// each its signal. A process that began at another instant is another one with the same number.
+const WATCH: &str = r#"
+while read -r signal pid born; do servers="$servers $signal/$pid/$born"; done
+for server in $servers; do
+    signal=${server%%/*} rest=${server#*/}
+    pid=${rest%/*} born=${rest#*/}
+    began=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d ' ' -f 20)
+    [ "$began" = "$born" ] && kill -s "$signal" "$pid"
+done
+"#;
+
+/// Has the server ended with this signal when this process is killed.
+pub(crate) fn end_with_us(server: &Child, signal: &str) {
+    static WATCHER: OnceLock<Option<Mutex<ChildStdin>>> = OnceLock::new();
+    let (Some(watcher), Some(born)) = (WATCHER.get_or_init(watch), began(server.id())) else { return };
+    let line = format!("{signal} {} {born}\n", server.id());
+    // One that is gone watches nothing: then it is as it would be without.
+    let _ = watcher.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+}
+
+fn watch() -> Option<Mutex<ChildStdin>> {
+    let mut shell = Command::new("sh");
+    // In a group of its own: an interrupt from the terminal is not for it.
+    shell.args(["-c", WATCH]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.spawn().ok()?.stdin.map(Mutex::new)
+}
+
+/// When a process began, in ticks since the machine did.
+fn began(pid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it stands in brackets, and may hold anything.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use super::*;
+
+    /// What this does for the process that it runs in is done here for another one, which can be killed.
+    #[test]
+    fn a_server_ends_with_the_process_that_was_killed() {
+        let mut server = Command::new("sleep").arg("60").spawn().expect("a process");
+        let mut other = Command::new("sleep").arg("60").spawn().expect("a process");
+        let mut watcher = Command::new("sh").args(["-c", WATCH]).stdin(Stdio::piped()).spawn().expect("a shell");
+        let mut lines = watcher.stdin.take().expect("a pipe was asked for");
+        let born = began(server.id()).expect("it runs");
+        writeln!(lines, "KILL {} {born}", server.id()).expect("it reads");
+        writeln!(lines, "KILL {} 1", other.id()).expect("it reads"); // somebody else's number by now
+        thread::sleep(Duration::from_millis(50));
+        assert!(server.try_wait().expect("our child").is_none(), "as long as we live");
+        drop(lines);
+        let ended = (0..2000).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            server.try_wait().expect("our child").is_some()
+        });
+        assert!(ended, "it lives on");
+        watcher.wait().expect("our child");
+        assert!(other.try_wait().expect("our child").is_none(), "another process was killed");
+        other.kill().and_then(|()| other.wait()).expect("our child");
+    }
+}

@@ -77,6 +77,10 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
+    pub(crate) fn and(self, others: Commands) -> Commands {
+        Commands { scripts: self.scripts + others.scripts, all: self.all + others.all }
+    }
+
     pub(crate) fn since(self, earlier: Commands) -> Commands {
         let all = self.all.saturating_sub(earlier.all);
         Commands { scripts: self.scripts.saturating_sub(earlier.scripts), all }
@@ -101,6 +105,14 @@ pub(crate) async fn of(url: &StoreUrl, namespace: &Namespace) -> Result<(Option<
         }
         "redis" => {
             let floor = redis::RedisFloor::open(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
+        }
+        "redis+sentinel" => {
+            let floor = redis::RedisFloor::open_watched(url.clone(), namespace).await?;
+            Ok((Some(Box::new(floor)), namespace.clone()))
+        }
+        "redis+cluster" => {
+            let floor = redis::RedisFloor::open_cluster(url.clone(), namespace).await?;
             Ok((Some(Box::new(floor)), namespace.clone()))
         }
         "redlock" => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::{Locks, url::StoreUrl};
 use fencepost_bench::{Outcome, Plan, Report, Work};
-use fencepost_servers::{EtcdCluster, PostgresServer, RedisServer, ZooKeeperServer};
+use fencepost_servers::{ClusterSet, EtcdCluster, PostgresServer, RedisServer, SentinelSet, ZooKeeperServer};
 
 fn small(url: impl Into<String>) -> Plan {
     let total = Duration::from_millis(600);
@@ -82,6 +82,32 @@ async fn a_store_at_a_distance_is_as_far_for_ours_as_for_the_floor() {
         assert!(outcome.against[0].latency.p50_us >= 10_000.0, "{outcome:?}");
         assert!(outcome.latency.unwrap().p50_us >= 20_000.0, "{outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn followed_masters_are_measured_next_to_their_commands_and_left_clean() {
+    let (sentinels, cluster) = (SentinelSet::start(), ClusterSet::start());
+    for url in [sentinels.url(), cluster.url()] {
+        let report = measured(&small(&url)).await;
+        assert_eq!(report.outcomes[1].against.len(), 1, "{url}");
+        assert!(figure(&report, "script calls per hand-over") >= 2.0, "{url}: the release and the confirmation");
+        assert_eq!(figure(&report, "leases lost"), 0.0, "{url}");
+        let locks = Locks::open(&url).await.unwrap();
+        assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
+    }
+}
+
+#[tokio::test]
+async fn a_redlock_is_measured_next_to_the_same_commands_to_all_and_left_clean() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let hosts: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+    let url = format!("redlock://{}?restart_guard=0&node_timeout=1s", hosts.join(","));
+    let report = measured(&small(&url)).await;
+    assert_eq!(report.outcomes[1].against.len(), 1);
+    assert!(figure(&report, "script calls per hand-over") >= 6.0, "a release and a confirmation at each server");
+    assert_eq!(figure(&report, "leases lost"), 0.0);
+    let locks = Locks::open(&url).await.unwrap();
+    assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@
 //! | `ca`, `cert`, `key` | with `redlocks:`, as for `rediss:` |
 
 mod config;
+mod crowd;
 mod debts;
 mod keeping;
 mod listing;
@@ -69,6 +70,7 @@ use tokio::task::JoinSet;
 pub use config::{RedlockConfig, RestartGuard};
 
 use crate::record;
+use crowd::Crowd;
 use node::Node;
 use seat::Seat;
 
@@ -117,6 +119,7 @@ pub struct RedlockStore {
     capabilities: Capabilities,
     /// The number of the last round: each is later than all before, so that what comes late cannot undo a newer one.
     last_round: AtomicU64,
+    crowd: Crowd,
     seats: Mutex<HashMap<Owner, Seat>>,
     particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
     /// Hear of losses; end with the store.

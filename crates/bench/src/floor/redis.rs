@@ -1,15 +1,17 @@
-//! The floor of Redis: the bare commands over the same kind of connection, and over a blocking socket.
+//! The floor of Redis: the bare commands over the same kind of connection to the master that has the key, and over a
+//! blocking socket where there is only one.
 
+mod masters;
 mod socket;
 
 use fencepost::{Error, ErrorKind, Namespace, clock::Moment, error::Operation, url::StoreUrl};
-use fencepost_redis::RedisConfig;
+use fencepost_redis::{ClusterConfig, RedisConfig, SentinelConfig};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisError,
     aio::MultiplexedConnection, cmd,
 };
 
-use self::socket::Socket;
+use self::{masters::Masters, socket::Socket};
 use crate::{
     floor::{Commands, Cycle, Floor, Measured, Measuring},
     report::Goal,
@@ -23,47 +25,66 @@ pub(super) const TTL_MS: &str = "30000";
 
 pub(crate) struct RedisFloor {
     /// Not among the measured ones, so that asking costs them nothing.
-    asking: MultiplexedConnection,
+    asking: Masters,
     commands: BareCommands,
     round_trip: RoundTrip,
-    socket: Socket,
+    socket: Option<Socket>,
 }
 
 impl RedisFloor {
-    /// Connects as often as there are contestants.
+    /// Of one server.
     pub(crate) async fn open(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
         let config = RedisConfig::from_url(url)?;
-        let mut asking = connect(&config).await.map_err(failed)?;
-        let hash: String = cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut asking).await.map_err(failed)?;
-        let connection = connect(&config).await.map_err(failed)?;
-        let prefix = format!("{namespace}:");
+        let floor = Self::at(async || Masters::one(&config).await, namespace).await?;
+        let socket = Socket::connect(&config, floor.commands.prefix.clone(), floor.commands.hash.clone())?;
+        Ok(Self { socket: Some(socket), ..floor })
+    }
+
+    /// Of the master that sentinels name.
+    pub(crate) async fn open_watched(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
+        let config = masters::named(&SentinelConfig::from_url(url)?).await?;
+        Self::at(async || Masters::one(&config).await, namespace).await
+    }
+
+    /// Of the masters of a cluster.
+    pub(crate) async fn open_cluster(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
+        let config = ClusterConfig::from_url(url)?;
+        Self::at(async || Masters::of_cluster(&config).await, namespace).await
+    }
+
+    /// Connects as often as there are contestants.
+    async fn at(connected: impl AsyncFn() -> Result<Masters, Error>, namespace: &Namespace) -> Result<Self, Error> {
+        let (asking, masters, prefix) = (connected().await?, connected().await?, format!("{namespace}:"));
+        let mut hash = String::new();
+        for mut master in asking.all() {
+            hash = cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut master).await.map_err(failed)?;
+        }
         Ok(Self {
             asking,
-            socket: Socket::connect(&config, prefix.clone(), hash.clone())?,
-            round_trip: RoundTrip { connection: connection.clone(), prefix: prefix.clone() },
-            commands: BareCommands { connection, prefix, hash },
+            socket: None,
+            round_trip: RoundTrip { masters: masters.clone(), prefix: prefix.clone() },
+            commands: BareCommands { masters, prefix, hash },
         })
     }
 }
 
 impl Floor for RedisFloor {
     fn cycles(&self) -> Vec<Measured<'_>> {
-        vec![
-            Measured {
-                what: "SET NX PX and EVALSHA, same kind of connection",
-                cycle: &self.commands,
-                time_goal: Some(Goal::AtMost(1.10)),
-                throughput_goal: Some(Goal::AtLeast(0.95)),
-                at_once: true,
-            },
-            Measured {
-                what: "the same on a blocking socket",
-                cycle: &self.socket,
-                time_goal: Some(Goal::AtMost(1.35)),
-                throughput_goal: None,
-                at_once: false,
-            },
-        ]
+        let same_kind = Measured {
+            what: "SET NX PX and EVALSHA, same kind of connection",
+            cycle: &self.commands,
+            time_goal: Some(Goal::AtMost(1.10)),
+            throughput_goal: Some(Goal::AtLeast(0.95)),
+            at_once: true,
+        };
+        let blocking = self.socket.as_ref().map(|socket| Measured {
+            what: "the same on a blocking socket",
+            cycle: socket,
+            time_goal: Some(Goal::AtMost(1.35)),
+            throughput_goal: None,
+            at_once: false,
+        });
+        [same_kind].into_iter().chain(blocking).collect()
     }
 
     fn message(&self) -> Measured<'_> {
@@ -79,9 +100,12 @@ impl Floor for RedisFloor {
 
     fn commands(&self) -> Measuring<'_, Option<Commands>> {
         Box::pin(async move {
-            let mut asking = self.asking.clone();
-            let text: String = cmd("INFO").arg("commandstats").query_async(&mut asking).await.map_err(failed)?;
-            Ok(Some(read_commands(&text)))
+            let mut sum = Commands::default();
+            for mut asking in self.asking.all() {
+                let text: String = cmd("INFO").arg("commandstats").query_async(&mut asking).await.map_err(failed)?;
+                sum = sum.and(read_commands(&text));
+            }
+            Ok(Some(sum))
         })
     }
 }
@@ -100,7 +124,7 @@ pub(super) fn read_commands(text: &str) -> Commands {
 
 /// `SET NX PX`, then the script.
 struct BareCommands {
-    connection: MultiplexedConnection,
+    masters: Masters,
     prefix: String,
     hash: String,
 }
@@ -108,8 +132,8 @@ struct BareCommands {
 impl Cycle for BareCommands {
     fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
         let key = key(&self.prefix, name);
-        let connection = self.connection.clone();
         Box::pin(async move {
+            let connection = self.masters.of(&key).await?;
             samples
                 .fill(until, async || {
                     let mut connection = connection.clone();
@@ -126,15 +150,15 @@ impl Cycle for BareCommands {
 }
 
 struct RoundTrip {
-    connection: MultiplexedConnection,
+    masters: Masters,
     prefix: String,
 }
 
 impl Cycle for RoundTrip {
     fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
         let key = key(&self.prefix, name);
-        let connection = self.connection.clone();
         Box::pin(async move {
+            let connection = self.masters.of(&key).await?;
             samples
                 .fill(until, async || {
                     let mut set = cmd("SET");

@@ -68,8 +68,7 @@ impl Floor for RedlockFloor {
             for connection in &self.asking {
                 let mut asking = connection.clone();
                 let text: String = cmd("INFO").arg("commandstats").query_async(&mut asking).await.map_err(failed)?;
-                let commands = read_commands(&text);
-                sum = Commands { scripts: sum.scripts + commands.scripts, all: sum.all + commands.all };
+                sum = sum.and(read_commands(&text));
             }
             Ok(Some(sum))
         })

@@ -18,6 +18,8 @@ use crate::{
 
 /// The longest time until all waiters of a batch have their places.
 const QUEUED_WITHIN: Duration = Duration::from_secs(20);
+/// Between two looks at the queue: listing a thousand keeps the server from giving places.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// The most hand-overs in one batch: with 1,000 waiting there are never fewer than 900.
 const MOST: usize = 100;
 /// How long the floor has its turn after each batch.
@@ -36,7 +38,7 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
         let batch = Batch::begin(ground, &holder, outcome.size).await?;
         let handed = batch.hand_over(ground).await?;
         if let Some(done) = handed.commands {
-            commands = Commands { scripts: commands.scripts + done.scripts, all: commands.all + done.all };
+            commands = commands.and(done);
         }
         if let Some(message) = &message {
             let mut bare = Samples::default();
@@ -106,12 +108,14 @@ impl Batch {
 
     async fn queued(&self, name: &LockName, waiting: usize) -> Result<(), Error> {
         let until = now().after(QUEUED_WITHIN);
+        let mut pause = Duration::from_millis(2);
         while now() < until {
             let states = self.waiters.store().inspect(Some(name)).await?;
             if states.first().is_some_and(|state| state.waiters.len() >= waiting) {
                 return Ok(());
             }
-            clock::sleep(&BootClock, Duration::from_millis(2)).await;
+            clock::sleep(&BootClock, pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
         Err(broken(format!("{waiting} waiters did not get their places within {QUEUED_WITHIN:?}")))
     }

@@ -12,7 +12,7 @@ use fencepost_core::{
 };
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 
-use super::{RedlockStore, STORE, debts::Due, node::Node, only_exclusive};
+use super::{RedlockStore, STORE, crowd::RENEWALS, debts::Due, node::Node, only_exclusive};
 use crate::failure::Failure;
 
 /// Leases renewed by one command. More would hold up everybody else on the server for too long.
@@ -20,7 +20,12 @@ const BATCH: usize = 200;
 
 impl RedlockStore {
     pub(super) async fn extend(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
-        join_all(claims.chunks(BATCH).map(|chunk| self.extend_together(chunk))).await.into_iter().flatten().collect()
+        let mut answers = Vec::with_capacity(claims.len());
+        for few in claims.chunks(BATCH * RENEWALS) {
+            let batches = join_all(few.chunks(BATCH).map(|batch| self.extend_together(batch)));
+            answers.extend(batches.await.into_iter().flatten());
+        }
+        answers
     }
 
     /// A round for each lease; one command to each server carries them all.
@@ -99,6 +104,7 @@ impl RedlockStore {
     pub(super) async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
         let name = only_exclusive(holding)?;
         self.forget(&holding.owner);
+        let _admitted = self.crowd.release().await;
         let owner = holding.owner;
         let mut asked: FuturesUnordered<_> = self
             .nodes

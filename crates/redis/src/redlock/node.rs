@@ -15,8 +15,10 @@ use fencepost_core::{
     quorum::{Probation, Vote},
 };
 use redis::{Cmd, FromRedisValue, Value};
+use tokio::sync::Semaphore;
 
 use super::{
+    crowd::PLACES,
     debts::Debts,
     opening::{self, Roster},
 };
@@ -64,6 +66,8 @@ pub(super) struct Node {
     /// `HOST:PORT`, for people.
     pub(super) address: String,
     pub(super) debts: Debts,
+    /// Where waiters stand in line who ask for their places.
+    pub(super) places: Semaphore,
     clock: Arc<dyn Clock>,
     roster: Arc<Roster>,
     acquaintance: Mutex<Option<Acquaintance>>,
@@ -127,8 +131,8 @@ impl Node {
         clock: Arc<dyn Clock>,
         roster: Arc<Roster>,
     ) -> Arc<Self> {
-        let debts = Debts::default();
-        Arc::new(Self { index, link, room, address, debts, clock, roster, acquaintance: Mutex::default() })
+        let (debts, places) = (Debts::default(), Semaphore::new(PLACES));
+        Arc::new(Self { index, link, room, address, debts, places, clock, roster, acquaintance: Mutex::default() })
     }
 
     /// The plain `SET NX`, built once for all servers.

@@ -16,6 +16,7 @@ use redis::{FromRedisValue, Value, pipe};
 
 use super::{
     RedlockConfig, RedlockStore, STORE,
+    crowd::Crowd,
     node::{Node, Standing},
 };
 use crate::{
@@ -72,6 +73,7 @@ impl RedlockStore {
             clock,
             capabilities: super::capabilities(),
             last_round: AtomicU64::default(),
+            crowd: Crowd::default(),
             seats: Mutex::default(),
             particulars: Mutex::default(),
             ears: Mutex::default(),

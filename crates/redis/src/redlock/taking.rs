@@ -41,6 +41,7 @@ impl RedlockStore {
         if patience == Patience::Queue {
             self.listen(); // a holder listens and so does a waiter: connecting takes as long as the round does
         }
+        let admitted = self.crowd.claim().await;
         let round = self.next_round();
         let plain: Arc<Cmd> = Arc::new(self.plain_set(claim, name, round));
         let (ttl, longest) = (claim.ttl.get(), self.guard.span(claim.ttl.get()));
@@ -62,7 +63,10 @@ impl RedlockStore {
             Verdict::Won { ttl } => Ok(Claimed::Granted(self.granted(sent, ttl))),
             Verdict::Lost(Defeat::Outvoted) => match patience {
                 Patience::Once => Box::pin(self.ask_once(claim, name, round)).await,
-                Patience::Queue => Box::pin(self.take_seats(claim, name, round)).await,
+                Patience::Queue => {
+                    drop(admitted); // it may have to wait for the connections for messages
+                    Box::pin(self.take_seats(claim, name, round)).await
+                }
             },
             Verdict::Lost(defeat) => {
                 Box::pin(self.retract(claim, name, round, &settled.said)).await;

@@ -16,6 +16,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     RedlockStore,
+    crowd::admitted,
     debts::Due,
     node::{ClaimWords, Node, Place},
     seat::{Seat, Standing, vote_lasts},
@@ -36,11 +37,12 @@ impl RedlockStore {
     pub(super) async fn take_seats(&self, claim: &Claim, name: &LockName, round: u64) -> Result<Claimed, Error> {
         let mut seat = self.seat_of(claim, round);
         let presence = Presence::enter(self, claim);
+        self.heard_by_a_quorum().await;
+        let _admitted = self.crowd.claim().await;
         let mut asked: FuturesUnordered<_> =
             (0..self.nodes.len()).map(|node| self.ask_for_place(node, claim, name, &seat)).collect();
         let mut said: Vec<Option<Result<Place, Failure>>> = self.nodes.iter().map(|_| None).collect();
         let begun = self.clock.now();
-        // The first waiter of a client waits for its connections for messages too.
         let mut until = begun.after(self.connect_timeout());
         loop {
             tokio::select! {
@@ -75,6 +77,19 @@ impl RedlockStore {
         self.seats().insert(*claim.owner(), seat);
         presence.stay();
         Ok(Claimed::Queued(merged(said.iter().flatten().flatten())))
+    }
+
+    /// Until a quorum's messages are heard, or cannot be: the first waiter of a client waits for its connections too. What
+    /// went wrong is told by asking.
+    async fn heard_by_a_quorum(&self) {
+        let mut hearing: FuturesUnordered<_> = self.nodes.iter().map(|node| node.hearing()).collect();
+        let mut heard = 0;
+        while heard < self.quorum.needed() {
+            match hearing.next().await {
+                Some(answer) => heard += usize::from(answer.is_ok()),
+                None => return,
+            }
+        }
     }
 
     /// A seat that keeps its ticket when the claim is repeated.
@@ -163,8 +178,10 @@ impl RedlockStore {
 impl Node {
     async fn ask_for_place(&self, claim: &Claim, name: &LockName, words: ClaimWords) -> Result<Place, Failure> {
         let hearing = self.hearing().await?;
+        let admitted = admitted(&self.places).await;
         self.room.enter(*claim.owner(), name);
         let place = self.claim(name, &words, hearing).await?;
+        drop(admitted);
         match &place {
             Place::Queued(busy) => {
                 let left = busy.holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or_default();

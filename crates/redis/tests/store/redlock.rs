@@ -327,6 +327,49 @@ async fn closing_reaches_a_waiter_in_whatever_moment() {
     closing_reaches_a_waiter(async || client(&servers).await as Arc<dyn Store>).await;
 }
 
+/// A thousand who come in one moment, with the usual limit, and leave in one. Were all of them sent at once, the servers would need longer
+/// than the limit for the last ones, and every claim would fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn w2_a_thousand_waiters_of_one_client_come_and_go_within_the_limit_of_each_server() {
+    let servers = servers(5);
+    let store = open(&url(&servers, "node_timeout=300ms&restart_guard=0")).await.unwrap();
+    let mut held = claim("x", LONG);
+    assert!(is_granted(&once(&store, &held).await));
+    let mut claiming = JoinSet::new();
+    for _ in 0..1_000 {
+        let store = store.clone();
+        claiming.spawn(async move {
+            let claim = claim("x", LONG);
+            store.claim(&claim, Patience::Queue).await.map(|claimed| (claim, claimed))
+        });
+    }
+    let mut waiting = Vec::new();
+    while let Some(claimed) = claiming.join_next().await {
+        let (claim, claimed) = claimed.unwrap().unwrap();
+        assert!(matches!(claimed, Claimed::Queued(_)), "{claimed:?}");
+        waiting.push(claim);
+    }
+    let mut turns = JoinSet::new();
+    for claim in waiting.clone() {
+        let store = store.clone();
+        turns.spawn(async move { store.turn(&claim).await.map(|_| claim) });
+    }
+    for _ in 0..20 {
+        assert_eq!(store.release(&held.holding).await.unwrap(), Release::Released);
+        held = within(SOON, "the next one has it", turns.join_next()).await.unwrap().unwrap().unwrap();
+    }
+    turns.abort_all();
+    let mut leaving = JoinSet::new();
+    for claim in waiting {
+        let store = store.clone();
+        leaving.spawn(async move { store.release(&claim.holding).await });
+    }
+    while let Some(left) = leaving.join_next().await {
+        left.unwrap().unwrap();
+    }
+    eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
+}
+
 /// What a hand-over costs does not depend on how many wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn w2_a_hand_over_costs_the_same_for_any_number_of_waiters() {

@@ -100,6 +100,22 @@ pub(crate) const BUGS: &[Bug] = &[
         test: store("redlock::l1_a_record_that_is_gone_from_a_minority_is_no_loss"),
     },
     Bug {
+        name: "redlock: all claims of one moment are sent at once",
+        rule: "W2",
+        file: "crates/redis/src/redlock/crowd.rs",
+        find: "const CLAIMS: usize = 32;",
+        replace: "const CLAIMS: usize = 100_000;",
+        test: store("redlock::w2_a_thousand_waiters_of_one_client_come_and_go_within_the_limit_of_each_server"),
+    },
+    Bug {
+        name: "redlock: the closing of the store is bridged like an outage",
+        rule: "C4",
+        file: "crates/redis/src/redlock/waiting.rs",
+        find: "(!passes || now.since(since) >= BRIDGED)",
+        replace: "(now.since(since) >= BRIDGED && (passes || !passes))",
+        test: store("redlock::closing_reaches_a_waiter_in_whatever_moment"),
+    },
+    Bug {
         name: "redlock: a waiter queues in the order of arrival, on each server another",
         rule: "W3",
         file: "crates/redis/src/scripts/queue.lua",

@@ -16,6 +16,7 @@
 //! - *A lost round* is given back on every server, on those that do not answer for as long as the record could last.
 //! - *A server that restarted* may have forgotten what it promised, and is not counted before it has been up for the
 //!   claim's TTL. Use one TTL for one lock, or set `restart_guard` to the longest.
+//! - *A server that comes back during a hold* gets the record from the next renewal by a quorum.
 //! - *Holder died, broken by force, deleted by hand, `PERSIST`*: as on a single server, once a quorum of servers agrees.
 //! - *Connections*: to each server two, as for a single one.
 //!
@@ -35,6 +36,7 @@ mod crowd;
 mod debts;
 mod keeping;
 mod listing;
+mod mending;
 mod node;
 mod opening;
 mod seat;
@@ -71,6 +73,7 @@ pub use config::{RedlockConfig, RestartGuard};
 
 use crate::record;
 use crowd::Crowd;
+use mending::Renewals;
 use node::Node;
 use seat::Seat;
 
@@ -120,6 +123,9 @@ pub struct RedlockStore {
     /// The number of the last round: each is later than all before, so that what comes late cannot undo a newer one.
     last_round: AtomicU64,
     crowd: Crowd,
+    renewals: Arc<Renewals>,
+    /// The round that each lease was won in, until it is given back.
+    won: Mutex<HashMap<Owner, u64>>,
     seats: Mutex<HashMap<Owner, Seat>>,
     particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
     /// Hear of losses; end with the store.
@@ -150,6 +156,15 @@ impl RedlockStore {
     /// Where this client hears messages, the same on every server.
     fn channel(&self) -> &str {
         self.nodes.first().map_or("", |node| &node.room.channel)
+    }
+
+    fn note_won(&self, owner: &Owner, round: u64) {
+        self.won.lock().unwrap_or_else(PoisonError::into_inner).insert(*owner, round);
+    }
+
+    /// 0 for a lease that another process was granted.
+    fn round_won(&self, owner: &Owner) -> u64 {
+        self.won.lock().unwrap_or_else(PoisonError::into_inner).get(owner).copied().unwrap_or(0)
     }
 
     fn seats(&self) -> MutexGuard<'_, HashMap<Owner, Seat>> {

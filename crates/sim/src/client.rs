@@ -60,7 +60,8 @@ enum State {
 
 struct Renewing {
     round: Round,
-    gone: usize,
+    /// Servers that have no record of ours.
+    gone: Vec<usize>,
     sent: Moment,
 }
 
@@ -162,8 +163,8 @@ impl Client {
                 let action = round.on(now, quorum::Event::Voted { node: server, vote });
                 self.taken(now, action, random)
             }
-            (Request::Renew { owner }, State::Holding { renewing: Some(renewing), .. }) if owner == self.claim => {
-                renewing.gone += usize::from(reply == Reply::No);
+            (Request::Renew { owner, .. }, State::Holding { renewing: Some(renewing), .. }) if owner == self.claim => {
+                renewing.gone.extend((reply == Reply::No).then_some(server));
                 let action = renewing.round.on(now, quorum::Event::Voted { node: server, vote });
                 self.renewed(now, action, random)
             }
@@ -232,8 +233,9 @@ impl Client {
         }
         match lease.on(now, machine::Event::Tick { ahead: Duration::ZERO }, random.f64()) {
             machine::Action::Renew => {
-                *renewing = Some(Renewing { round: Round::begin(self.quorum, Sent::at(now)), gone: 0, sent: now });
-                deeds.extend(self.everywhere(Request::Renew { owner: self.claim }));
+                *renewing =
+                    Some(Renewing { round: Round::begin(self.quorum, Sent::at(now)), gone: Vec::new(), sent: now });
+                deeds.extend(self.everywhere(Request::Renew { owner: self.claim, round: self.round_number }));
             }
             machine::Action::Lose(_) => deeds.extend(self.end(now, "has lost", random)),
             machine::Action::Nothing => {}
@@ -252,21 +254,25 @@ impl Client {
             };
         };
         let Some(Renewing { gone, sent, .. }) = renewing.take() else { return Vec::new() };
+        let mut deeds = Vec::new();
         let answer = match verdict {
             Verdict::Won { ttl } => {
                 self.renewals += 1;
+                // A quorum has it: it is put back where it is missing, and counts there from the next renewal on.
+                let request = Request::Set { owner: self.claim, round: self.round_number };
+                deeds.extend(gone.iter().map(|server| Deed::Send { server: *server, request }));
                 let ttl = self.quorum.drift.granted(ttl);
                 Some(Renewal::Renewed { counted_from: Sent::at(sent), ttl })
             }
-            Verdict::Lost(Defeat::Outvoted) if gone > self.quorum.spare() => {
+            Verdict::Lost(Defeat::Outvoted) if gone.len() > self.quorum.spare() => {
                 Some(Renewal::Lost(fencepost_core::claim::LossReason::TakenOver))
             }
             Verdict::Lost(_) => None,
         };
-        match lease.on(now, machine::Event::Answered(answer), random.f64()) {
-            machine::Action::Lose(_) => self.end(now, "has lost", random),
-            machine::Action::Nothing | machine::Action::Renew => Vec::new(),
+        if let machine::Action::Lose(_) = lease.on(now, machine::Event::Answered(answer), random.f64()) {
+            deeds.extend(self.end(now, "has lost", random));
         }
+        deeds
     }
 
     fn end(&mut self, now: Moment, how: &'static str, random: &mut Rng) -> Vec<Deed> {

@@ -20,8 +20,10 @@ pub(crate) enum Request {
         owner: Owner,
         round: u64,
     },
+    /// Extends a record, and makes it one of the round that was won, so that what gives earlier rounds back leaves it.
     Renew {
         owner: Owner,
+        round: u64,
     },
     Release {
         owner: Owner,
@@ -69,8 +71,9 @@ impl Server {
                 *free = Some(Record { owner, round, ends: clock + self.ttl });
                 true
             }
-            (Request::Renew { owner }, Some(record)) if record.owner == owner => {
+            (Request::Renew { owner, round }, Some(record)) if record.owner == owner => {
                 record.ends = clock + self.ttl;
+                record.round = record.round.max(round);
                 true
             }
             (Request::Retract { owner, round }, Some(record)) if record.owner == owner && record.round <= round => {

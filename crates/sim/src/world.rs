@@ -269,7 +269,7 @@ impl fmt::Display for Request {
         match self {
             Self::Set { owner, round } => write!(f, "take for claim {owner}, round {round}:"),
             Self::Retract { owner, round } => write!(f, "give back rounds up to {round} of claim {owner}:"),
-            Self::Renew { owner } => write!(f, "renew claim {owner}:"),
+            Self::Renew { owner, .. } => write!(f, "renew claim {owner}:"),
             Self::Release { owner } => write!(f, "release claim {owner}:"),
         }
     }

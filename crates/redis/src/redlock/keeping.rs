@@ -32,8 +32,11 @@ impl RedlockStore {
     async fn extend_together(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
         let Some(first) = self.nodes.first() else { return Vec::new() };
         let keys: Arc<[String]> = claims.iter().map(|claim| first.room.keys.lock(claim.name())).collect();
-        let words = claims.iter().flat_map(|claim| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
+        let words = claims.iter().flat_map(|claim| {
+            [claim.owner().to_string(), claim.ttl.millis().to_string(), self.round_won(claim.owner()).to_string()]
+        });
         let words: Arc<[String]> = words.collect();
+        let renewing = self.renewals.begin(claims);
         let sent = Sent::now(&*self.clock);
         let mut leases: Vec<_> = claims.iter().map(|_| Lease::new(Round::begin(self.quorum, sent))).collect();
         let mut asked: FuturesUnordered<_> = self
@@ -49,6 +52,7 @@ impl RedlockStore {
                 }
             })
             .collect();
+        let mut lacking = Vec::new();
         let limit = tokio::time::sleep(self.quorum.node_limit);
         tokio::pin!(limit);
         while leases.iter().any(|lease| lease.verdict.is_none()) {
@@ -67,6 +71,7 @@ impl RedlockStore {
                         let vote = lease.vote(word, counts, claim.ttl);
                         lease.feed(now, Event::Voted { node: node.index, vote });
                     }
+                    lacking.push((node, words));
                 }
                 Some((node, Err(failure), _)) => {
                     let vote = Event::Voted { node: node.index, vote: Vote::Unknown };
@@ -76,9 +81,23 @@ impl RedlockStore {
                 None => leases.iter_mut().for_each(|lease| lease.feed(now.max(lease.round.limit()), Event::Tick)),
             }
         }
-        if !asked.is_empty() {
-            tokio::spawn(async move { while asked.next().await.is_some() {} });
-        }
+        let (won, round) = (leases.iter().map(Lease::is_won).collect::<Vec<_>>(), self.next_round());
+        let mend = async move |(node, words): (Arc<Node>, Vec<String>)| {
+            // "Taken" may be the vote of a waiter, who came back to the server sooner.
+            let missing = |place: &usize| matches!(words[*place].as_str(), "deleted" | "taken");
+            let missing = (0..won.len()).filter(|place| won[*place] && missing(place));
+            renewing.put_back(&node, &missing.collect::<Vec<_>>(), round).await;
+        };
+        tokio::spawn(async move {
+            for answered in lacking {
+                mend(answered).await;
+            }
+            while let Some((node, answer, _)) = asked.next().await {
+                if let Ok(words) = answer {
+                    mend((node, words)).await;
+                }
+            }
+        });
         leases.into_iter().zip(claims).map(|(lease, claim)| self.renewal(lease, claim)).collect()
     }
 
@@ -104,6 +123,7 @@ impl RedlockStore {
     pub(super) async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
         let name = only_exclusive(holding)?;
         self.forget(&holding.owner);
+        self.renewals.given_back(&holding.owner);
         let _admitted = self.crowd.release().await;
         let owner = holding.owner;
         let mut asked: FuturesUnordered<_> = self
@@ -211,6 +231,10 @@ impl Lease {
             "taken" | "deleted" => Vote::Against,
             _ => Vote::Unknown,
         }
+    }
+
+    fn is_won(&self) -> bool {
+        matches!(self.verdict, Some(Verdict::Won { .. }))
     }
 
     fn gone(&self) -> usize {

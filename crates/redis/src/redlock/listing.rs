@@ -150,12 +150,14 @@ fn merged(name: LockName, states: &[LockState], needed: usize) -> Option<LockSta
     (!holders.is_empty() || !waiters.is_empty()).then_some(LockState { name, holders, waiters })
 }
 
-/// The holder that so many servers name, for as long as the quorum's shortest record lasts.
+/// The holder that so many servers name, for as long as the quorum's shortest record lasts, since the first of them.
 fn agreed(holders: &[Holder], needed: usize) -> Option<Holder> {
     holders.iter().find_map(|holder| {
         let mut same: Vec<_> = holders.iter().filter(|other| other.owner == holder.owner).collect();
         same.sort_by_key(|same| std::cmp::Reverse(same.expires_in));
-        Some(Holder { expires_in: same.get(needed - 1)?.expires_in, ..holder.clone() })
+        // A record that was put back is younger than the grant.
+        let since_unix_ms = same.iter().filter_map(|same| same.since_unix_ms).min();
+        Some(Holder { expires_in: same.get(needed - 1)?.expires_in, since_unix_ms, ..holder.clone() })
     })
 }
 

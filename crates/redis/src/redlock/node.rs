@@ -7,7 +7,7 @@ use std::{
 };
 
 use fencepost_core::{
-    claim::{Busy, Claimant, Holder, Release},
+    claim::{Busy, Claim, Claimant, Holder, Release},
     clock::{Clock, Moment},
     error::Applied,
     name::LockName,
@@ -37,7 +37,20 @@ static CLAIM: LazyLock<Script> = LazyLock::new(|| {
         include_str!("../scripts/record.lua"),
         include_str!("../scripts/queue.lua"),
         include_str!("../scripts/holders.lua"),
+        include_str!("../scripts/quorum_vote.lua"),
         include_str!("../scripts/quorum_claim.lua")
+    ))
+});
+static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("../scripts/record.lua"), include_str!("../scripts/quorum_renew.lua")))
+});
+static PUT_BACK: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(
+        include_str!("../scripts/record.lua"),
+        include_str!("../scripts/queue.lua"),
+        include_str!("../scripts/holders.lua"),
+        include_str!("../scripts/quorum_vote.lua"),
+        include_str!("../scripts/quorum_put_back.lua")
     ))
 });
 static CONFIRM: LazyLock<Script> = LazyLock::new(|| {
@@ -185,6 +198,18 @@ impl Node {
         }
     }
 
+    /// Puts the record of a lease back that a quorum has; `false` when another's is there.
+    pub(super) async fn put_back(&self, claim: &Claim, round: u64) -> Result<bool, Failure> {
+        let json = record::json(&claim.claimant, &self.room.channel);
+        let arguments = [claim.owner().to_string(), claim.ttl.millis().to_string(), json, round.to_string()];
+        let arguments = arguments.each_ref().map(String::as_str);
+        match text(&self.link.call(&PUT_BACK, &self.room.keys.all(claim.name()), &arguments).await?) {
+            Some("kept") => Ok(true),
+            Some("taken") => Ok(false),
+            _ => Err(Failure::puzzling()),
+        }
+    }
+
     /// Gives back what rounds up to `round` left, the place in the queue included.
     pub(super) async fn retract(&self, name: &LockName, owner: &Owner, round: u64) -> Result<Release, Failure> {
         let arguments = [format!("{UNQUEUED}{owner}"), round.to_string()];
@@ -198,9 +223,9 @@ impl Node {
         release(self.link.call(&self.room.scripts.release, &self.room.keys.all(name), &[&unqueued]).await?)
     }
 
-    /// One word for each lock, as `renew.lua` gives it.
+    /// One word for each lock, as `quorum_renew.lua` gives it.
     pub(super) async fn renew(&self, keys: &[String], arguments: &[&str]) -> Result<Vec<String>, Failure> {
-        let answer = self.link.call(&self.room.scripts.renew, keys, arguments).await?;
+        let answer = self.link.call(&RENEW, keys, arguments).await?;
         let words = Vec::<String>::from_redis_value(answer).map_err(|_| Failure::puzzling())?;
         if words.len() == keys.len() { Ok(words) } else { Err(Failure::puzzling()) }
     }

@@ -74,6 +74,8 @@ impl RedlockStore {
             capabilities: super::capabilities(),
             last_round: AtomicU64::default(),
             crowd: Crowd::default(),
+            renewals: Arc::default(),
+            won: Mutex::default(),
             seats: Mutex::default(),
             particulars: Mutex::default(),
             ears: Mutex::default(),

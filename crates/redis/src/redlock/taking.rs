@@ -1,6 +1,10 @@
 //! Taking a lock: one round of plain `SET NX`, and what follows when it is lost.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use fencepost_core::{
     claim::{Busy, Claim, Claimed, Grant, Holder, Patience},
@@ -60,7 +64,7 @@ impl RedlockStore {
         });
         let settled = self.settle(Round::begin(self.quorum, sent), asked.collect()).await;
         match settled.verdict {
-            Verdict::Won { ttl } => Ok(Claimed::Granted(self.granted(sent, ttl))),
+            Verdict::Won { ttl } => Ok(Claimed::Granted(self.granted(claim, round, sent, ttl))),
             Verdict::Lost(Defeat::Outvoted) => match patience {
                 Patience::Once => Box::pin(self.ask_once(claim, name, round)).await,
                 Patience::Queue => {
@@ -128,7 +132,7 @@ impl RedlockStore {
         });
         let settled = self.settle(Round::begin(self.quorum, sent), asked.collect()).await;
         let defeat = match settled.verdict {
-            Verdict::Won { ttl } => return Ok(Claimed::Granted(self.granted(sent, ttl))),
+            Verdict::Won { ttl } => return Ok(Claimed::Granted(self.granted(claim, round, sent, ttl))),
             Verdict::Lost(defeat) => defeat,
         };
         let traces: Vec<_> = settled.said.iter().map(|said| trace_of_claim(said.as_ref())).collect();
@@ -170,7 +174,8 @@ impl RedlockStore {
         .await;
     }
 
-    pub(super) fn granted(&self, sent: Sent, ttl: Duration) -> Grant {
+    pub(super) fn granted(&self, claim: &Claim, round: u64, sent: Sent, ttl: Duration) -> Grant {
+        self.note_won(claim.owner(), round);
         self.listen();
         Grant::new(sent, Some(self.quorum.drift.granted(ttl)), None)
     }
@@ -218,6 +223,7 @@ impl RedlockStore {
     pub(super) fn forget(&self, owner: &Owner) {
         self.nodes.iter().for_each(|node| node.room.leave(owner));
         self.seats().remove(owner);
+        self.won.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
     }
 }
 

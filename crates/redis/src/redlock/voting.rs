@@ -138,7 +138,7 @@ impl RedlockStore {
             }
         }
         self.seats().remove(&owner);
-        Some(self.granted(sent, ttl))
+        Some(self.granted(claim, round_number, sent, ttl))
     }
 
     /// Asks one server for a place, in its room before the request leaves, so that no hand-over is missed (W1).

@@ -1,9 +1,8 @@
 -- One server's part in a lock by majority: takes the lock, or a place in its queue from which a vote can come. Called
 -- after a round of plain SET NX was lost. A record of that round, or of an earlier one, is given up by it.
 --
--- A vote is a lock that was handed over and not confirmed yet: it ends by itself after a second, and is known by
--- "held since 0". The queue is ordered by tickets that the waiters bring, so that it has the same order on every server;
--- and a vote goes from a later ticket to an earlier one that arrives after it. So votes that were split come together.
+-- The queue is ordered by tickets that the waiters bring, so that it has the same order on every server; and a vote goes
+-- from a later ticket to an earlier one that arrives after it. So votes that were split come together.
 --
 -- KEYS     lock, queue, waiters
 -- ARGV     1 owner value, 2 TTL in ms, 3 'once' or 'queue', 4 mode ('S' or 'P'), 5 channel of the client, 6 JSON,
@@ -44,14 +43,11 @@ if mine and lock.since > round then
   return {'vote', lock.value, lock.left, 0}
 end
 
--- Whether a vote that another has goes to this earlier ticket. Its holder gets its place back.
+-- Whether a vote that another has goes to this earlier ticket.
 local function outranked()
-  if lock.since ~= 0 then return false end
-  local readable, particulars = pcall(cjson.decode, lock.json)
-  local vote = readable and type(particulars) == 'table' and particulars.vote
-  local its_ticket = type(vote) == 'string' and tonumber(vote:sub(2))
-  if not its_ticket or ticket > its_ticket or (ticket == its_ticket and owner > lock.owner) then return false end
-  enqueue(lock.owner, vote:sub(1, 1), lock.ttl, particulars.channel, lock.json, its_ticket)
+  local vote = vote_in(lock)
+  if not vote or ticket > vote.ticket or (ticket == vote.ticket and owner > lock.owner) then return false end
+  withdraw(lock, vote)
   return true
 end
 

@@ -50,6 +50,14 @@ fn is_granted(claimed: &Result<Claimed, Error>) -> bool {
     matches!(claimed, Ok(Claimed::Granted(_)))
 }
 
+async fn renewed(store: &RedlockStore, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    store.renew(std::slice::from_ref(claim)).await.remove(0)
+}
+
+fn is_renewed(renewal: &Result<Renewal, Error>) -> bool {
+    matches!(renewal, Ok(Renewal::Renewed { .. }))
+}
+
 fn keys(servers: &[RedisServer]) -> Vec<String> {
     servers.iter().map(|server| server.cli(&["KEYS", "*"])).filter(|keys| !keys.is_empty()).collect()
 }
@@ -179,6 +187,36 @@ async fn o2_a_late_give_back_of_a_lost_round_changes_nothing_of_a_later_one() {
     let owner = "ab".repeat(20);
     let record = format!("1-{owner}{:014}{:011}{:014}{{}}", 0, 60_000, 1_700_000_000_100_u64);
     server.cli(&["SET", "fencepost:{x}", &record, "PX", "60000"]);
+    assert_eq!(given_back(&server, &owner, 1_700_000_000_099), Reply::Number(0), "of an earlier round");
+    assert_eq!(server.cli(&["EXISTS", "fencepost:{x}"]), "1");
+    assert_eq!(given_back(&server, &owner, 1_700_000_000_100), Reply::Number(1), "of its own");
+    assert_eq!(server.cli(&["EXISTS", "fencepost:{x}"]), "0");
+}
+
+/// A server that stood still carries out a request of a lost round after that round was given back; the claim was granted by others
+/// meanwhile. Its record is one of the lease's then, and counts with the next renewal: a second request to give the round back,
+/// which comes later still, must leave it. Found by the simulator.
+#[tokio::test(flavor = "multi_thread")]
+async fn o2_what_a_renewal_counts_is_not_taken_away_by_a_late_give_back() {
+    let servers = servers(3);
+    let store = client(&servers).await;
+    let held = claim("x", LONG);
+    let (key, lost) = ("fencepost:{x}", 1_700_000_000_000_u64);
+    assert!(is_granted(&once(&store, &held).await));
+    let late = format!("1-{}{:014}{:011}{lost:014}{{}}", held.owner(), 0, 60_000);
+    servers[0].cli(&["SET", key, &late, "PX", "60000"]);
+    assert!(is_renewed(&renewed(&store, &held).await));
+    eventually(SOON, "the renewal is there", || !servers[0].cli(&["GET", key]).contains(&lost.to_string())).await;
+    assert_eq!(given_back(&servers[0], &held.owner().to_string(), lost), Reply::Number(0));
+    assert_eq!(servers[0].cli(&["EXISTS", key]), "1", "it counts, and nobody else may be promised the lock here");
+    let states = store.inspect(None).await.unwrap();
+    let since = states[0].holders[0].since_unix_ms.unwrap();
+    assert!(since > lost, "held since the round that was won");
+    assert_eq!(store.release(&held.holding).await.unwrap(), Release::Released);
+}
+
+/// As a client gives a lost round back.
+fn given_back(server: &RedisServer, owner: &str, round: u64) -> Reply {
     let script = concat!(
         include_str!("../../src/scripts/record.lua"),
         include_str!("../../src/scripts/queue.lua"),
@@ -186,14 +224,9 @@ async fn o2_a_late_give_back_of_a_lost_round_changes_nothing_of_a_later_one() {
         include_str!("../../src/scripts/quorum_retract.lua"),
         include_str!("../../src/scripts/release.lua")
     );
-    let retract = |round: &str| {
-        let keys = ["fencepost:{x}", "fencepost:{x}:queue", "fencepost:{x}:waiters"];
-        server.command(&["EVAL", script, "3", keys[0], keys[1], keys[2], &format!("1-{owner}"), round])
-    };
-    assert_eq!(retract("1700000000099"), Reply::Number(0), "of an earlier round");
-    assert_eq!(server.cli(&["EXISTS", "fencepost:{x}"]), "1");
-    assert_eq!(retract("1700000000100"), Reply::Number(1), "of its own");
-    assert_eq!(server.cli(&["EXISTS", "fencepost:{x}"]), "0");
+    let [lock, queue, waiters] = ["fencepost:{x}", "fencepost:{x}:queue", "fencepost:{x}:waiters"];
+    let (owner, round) = (format!("1-{owner}"), round.to_string());
+    server.command(&["EVAL", script, "3", lock, queue, waiters, &owner, &round])
 }
 
 /// All come at once, so that the votes are split among many; nobody waits for a TTL, and nobody overlaps.
@@ -281,7 +314,7 @@ async fn o2_nobody_overlaps_when_answers_come_too_late() {
     eventually(SOON * 4, "nothing is left", || keys(&servers).is_empty()).await;
 }
 
-/// A holder of three, the least that is a quorum, hears of a break on all servers at once and not of one on a single one.
+/// Of a minority it is put back, of a majority it is gone for good.
 #[tokio::test(flavor = "multi_thread")]
 async fn l1_a_record_that_is_gone_from_a_minority_is_no_loss() {
     let servers = servers(5);
@@ -291,12 +324,89 @@ async fn l1_a_record_that_is_gone_from_a_minority_is_no_loss() {
     for server in &servers[..2] {
         server.cli(&["DEL", "fencepost:{x}"]);
     }
-    let renewed = store.renew(std::slice::from_ref(&held)).await.remove(0);
-    assert!(matches!(renewed, Ok(Renewal::Renewed { .. })), "{renewed:?}");
-    servers[2].cli(&["DEL", "fencepost:{x}"]);
-    let renewed = store.renew(std::slice::from_ref(&held)).await.remove(0);
-    assert!(matches!(renewed, Ok(Renewal::Lost(_))), "{renewed:?}");
+    assert!(is_renewed(&renewed(&store, &held).await));
+    eventually(SOON, "it is put back", || keys(&servers).len() == 5).await;
+    for server in &servers[..3] {
+        server.cli(&["DEL", "fencepost:{x}"]);
+    }
+    let outcome = renewed(&store, &held).await;
+    assert!(matches!(outcome, Ok(Renewal::Lost(_))), "{outcome:?}");
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(keys(&servers).len(), 2, "a renewal never creates what no quorum has");
     assert_eq!(store.release(&held.holding).await.unwrap(), Release::AlreadyExpired);
+}
+
+/// Otherwise each of them would be one record fewer, until no quorum is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn l2_servers_that_come_back_empty_one_after_another_get_the_record_back() {
+    let servers = servers(5);
+    let (store, other) = (client(&servers).await, client(&servers).await);
+    let (held, wanted) = (claim("x", LONG), claim("x", LONG));
+    assert!(is_granted(&once(&store, &held).await));
+    assert!(matches!(other.claim(&wanted, Patience::Queue).await, Ok(Claimed::Queued(_))));
+    let turn = tokio::spawn(async move { other.turn(&wanted).await });
+    for server in &servers {
+        server.kill();
+        server.forget();
+        server.launch();
+        // By then the waiter may have come again, and have this server's vote.
+        eventually_async(SOON, "the record is there again", async || {
+            assert!(!matches!(renewed(&store, &held).await, Ok(Renewal::Lost(_))), "a quorum has it all the while");
+            server.cli(&["GET", "fencepost:{x}"]).contains(&held.owner().to_string())
+        })
+        .await;
+        assert!(!turn.is_finished(), "nobody else holds it");
+    }
+    assert!(is_renewed(&renewed(&store, &held).await));
+    assert_eq!(store.release(&held.holding).await.unwrap(), Release::Released);
+    within(SOON, "the waiter kept its place", turn).await.unwrap().unwrap();
+}
+
+/// A server that restarted may have promised the lock to another. Its record makes no quorum before that is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn t1_a_record_that_was_put_back_counts_only_when_the_server_may_be_counted() {
+    let servers = servers(5);
+    let ttl = ms(4_000);
+    tokio::time::sleep(ttl + ms(2_100)).await; // they have just started themselves
+    let store = open(&url(&servers, "node_timeout=1s")).await.unwrap();
+    let held = claim("x", ttl);
+    assert!(is_granted(&once(&store, &held).await));
+    servers[0].kill();
+    servers[0].forget();
+    servers[0].launch();
+    let restarted = BootClock.now();
+    eventually_async(SOON, "the record is there again", async || {
+        let _ = renewed(&store, &held).await;
+        servers[0].cli(&["EXISTS", "fencepost:{x}"]) == "1"
+    })
+    .await;
+    servers[1..3].iter().for_each(RedisServer::kill);
+    eventually_async(SOON * 2, "it counts in the end", async || {
+        let outcome = renewed(&store, &held).await;
+        let early = BootClock.now().since(restarted) < ttl;
+        assert!(!(early && is_renewed(&outcome)), "two of five and a server that may have forgotten are no quorum");
+        is_renewed(&outcome)
+    })
+    .await;
+}
+
+/// What the renewal found missing was given back meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn o2_a_release_in_the_moment_of_a_renewal_leaves_nothing_that_is_put_back() {
+    let servers = servers(5);
+    let store = client(&servers).await;
+    for number in 0..100 {
+        let held = claim(&format!("{number}"), LONG);
+        assert!(is_granted(&once(&store, &held).await));
+        let key = format!("fencepost:{{{number}}}");
+        eventually(SOON, "it is everywhere", || servers.iter().all(|s| s.cli(&["EXISTS", &key]) == "1")).await;
+        for server in &servers[..2] {
+            server.cli(&["DEL", &key]);
+        }
+        let (_, released) = tokio::join!(renewed(&store, &held), store.release(&held.holding));
+        assert_eq!(released.unwrap(), Release::Released);
+    }
+    eventually(SOON, "long before the TTL", || keys(&servers).is_empty()).await;
 }
 
 /// Two servers, and so two votes, are needed; the third is so slow that its vote comes after its limit.

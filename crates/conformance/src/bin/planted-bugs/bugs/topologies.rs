@@ -64,8 +64,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "replicas: a renewal counts that too few have",
         rule: "T1",
         file: "crates/redis/src/store.rs",
-        find: "renewal(claim, &answer, counted_from, short.as_ref())",
-        replace: "renewal(claim, &answer, counted_from, short.as_ref().filter(|_| false))",
+        find: "renewal(claim, name, &answer, counted_from, short.as_ref())",
+        replace: "renewal(claim, name, &answer, counted_from, short.as_ref().filter(|_| false))",
         test: redis("sentinel::a_grant_that_too_few_replicas_have_is_undone"),
     },
     Bug {

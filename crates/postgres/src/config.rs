@@ -13,7 +13,8 @@ use fencepost_core::{
 use crate::tls::Tls;
 
 const DEFAULT_PORT: u16 = 5432;
-const KNOWN: &str = "mode, user, password_file, host, schema, timeout, connect_timeout, sslmode, ca, cert, key";
+const KNOWN: &str =
+    "mode, user, password_file, host, target_session_attrs, schema, timeout, connect_timeout, sslmode, ca, cert, key";
 
 /// Where one server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,10 @@ impl PostgresConfig {
         let mut config = Self::new(Host::Tcp("127.0.0.1".into(), DEFAULT_PORT), user, database);
         config.mode = mode;
         config.hosts = hosts(&mut url)?;
+        // What it would ask for is what we do in any case; the rest of its values would allow a standby.
+        if url.take("target_session_attrs").is_some_and(|wanted| wanted != "read-write" && wanted != "primary") {
+            return Err(invalid("`target_session_attrs` is read-write: a standby grants no locks"));
+        }
         let from_file = url.take("password_file").map(password_from).transpose()?;
         config.password = exactly_one("password", url.password().map(str::to_owned), from_file)?;
         config.timeout = limit(&mut url, "timeout", config.timeout)?;
@@ -222,6 +227,8 @@ mod tests {
         assert_eq!(shown, ["h1:7000", "[::1]:7001", "h3:5432"]);
         assert_eq!((&*config.user, config.password.as_deref(), &*config.database), ("bob", Some("s@crt"), "orders"));
         assert_eq!((config.timeout.as_millis(), &*config.schema, config.tls), (150, "locks_2", None));
+        let pasted = read("postgres://bob@h1,h2/orders?target_session_attrs=read-write").unwrap();
+        assert_eq!(pasted.hosts.len(), 2);
         assert_eq!(read("postgres://bob@h").unwrap().database, "bob");
         assert_eq!(read("postgres://bob@h?mode=session").unwrap().mode, Mode::Session);
         assert!(read("postgres://bob@h?sslmode=verify-full").unwrap().tls.is_some());
@@ -247,6 +254,7 @@ mod tests {
             "postgres://b:hunter2@h?user=alice",
             "postgres://b:hunter2@h?password_file=/nowhere",
             "postgres://b@h?host=h2",
+            "postgres://b@h?target_session_attrs=any",
         ] {
             let error = read(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");

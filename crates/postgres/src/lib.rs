@@ -32,6 +32,7 @@
 //! | `schema` | the schema with Fencepost's tables, `fencepost` |
 //! | `user`, `password_file` | the login, when it shall not stand in the URL |
 //! | `host` | the directory of a local socket, as in `postgres:///db?host=/run/postgresql` |
+//! | `target_session_attrs` | `read-write`, which is what is looked for in any case |
 //! | `timeout` | the limit for the answer to one statement, 3 s |
 //! | `connect_timeout` | the limit for connecting, all hosts included, 5 s |
 //! | `sslmode` | `verify-full` for TLS, or `disable` |

@@ -1,7 +1,8 @@
-//! The floor of PostgreSQL: the bare statements on the same rows, prepared, on one connection.
+//! The floor of PostgreSQL: the bare statements on the same rows, prepared, on one connection; of sessions, the bare advisory
+//! lock.
 
-use fencepost::{Error, ErrorKind, Namespace, clock::Moment, error::Operation, url::StoreUrl};
-use fencepost_postgres::{Host, PostgresConfig};
+use fencepost::{Error, ErrorKind, LockName, Namespace, clock::Moment, error::Operation, url::StoreUrl};
+use fencepost_postgres::{Host, Mode, PostgresConfig, transaction::advisory_key};
 use tokio_postgres::{Client, Config, NoTls, Statement};
 
 use crate::{
@@ -16,17 +17,21 @@ const OWNER: &[u8] = b"01234567890123456789";
 const CLAIMANT: &str = r#"{"host":"localhost","pid":12345,"user":"somebody"}"#;
 
 pub(crate) struct PostgresFloor {
-    cycle: BareStatements,
+    mode: Mode,
+    statements: BareStatements,
+    advisory: AdvisoryLock,
     round_trip: RoundTrip,
 }
 
 impl PostgresFloor {
     /// Connects as often as there are contestants.
     pub(crate) async fn open(url: StoreUrl, namespace: &Namespace) -> Result<Self, Error> {
+        let by_scheme = url.scheme() == "postgres+session";
         let config = PostgresConfig::from_url(url)?;
+        let mode = if by_scheme { Mode::Session } else { config.mode };
         let table = format!("{}.locks", config.schema);
         // Not where locks lie, so that no listing takes it for one.
-        let namespace = format!("{namespace}/floor");
+        let floor = Namespace::new(format!("{namespace}/floor"))?;
         let client = connect(&config).await?;
         let take = format!(
             "INSERT INTO {table} AS l (namespace, name, fence, owner, ttl, expires_at, since, claimant) \
@@ -41,10 +46,15 @@ impl PostgresFloor {
         );
         let take = client.prepare(&take).await.map_err(failed)?;
         let give_back = client.prepare(&give_back).await.map_err(failed)?;
+        let locking = connect(&config).await?;
+        let lock = locking.prepare("SELECT pg_try_advisory_lock($1)").await.map_err(failed)?;
+        let unlock = locking.prepare("SELECT pg_advisory_unlock($1)").await.map_err(failed)?;
         let asking = connect(&config).await?;
         let ask = asking.prepare("SELECT 1").await.map_err(failed)?;
         Ok(Self {
-            cycle: BareStatements { client, take, give_back, namespace },
+            mode,
+            statements: BareStatements { client, take, give_back, namespace: floor.to_string() },
+            advisory: AdvisoryLock { client: locking, lock, unlock, namespace: floor },
             round_trip: RoundTrip { client: asking, ask },
         })
     }
@@ -52,13 +62,21 @@ impl PostgresFloor {
 
 impl Floor for PostgresFloor {
     fn cycles(&self) -> Vec<Measured<'_>> {
-        vec![Measured {
-            what: "one upsert and one update, prepared, same kind of connection",
-            cycle: &self.cycle,
+        let measured = |what, cycle| Measured {
+            what,
+            cycle,
             time_goal: Some(Goal::AtMost(1.10)),
             throughput_goal: Some(Goal::AtLeast(0.95)),
             at_once: true,
-        }]
+        };
+        let rows =
+            measured("one upsert and one update, prepared, same kind of connection", &self.statements as &dyn Cycle);
+        match self.mode {
+            Mode::Lease => vec![rows],
+            Mode::Session => {
+                vec![measured("pg_try_advisory_lock and pg_advisory_unlock, prepared", &self.advisory), rows]
+            }
+        }
     }
 
     fn message(&self) -> Measured<'_> {
@@ -93,6 +111,29 @@ impl Cycle for BareStatements {
                     taken.map_err(failed)?;
                     let freed = self.client.execute(&self.give_back, &[&self.namespace, &name, &OWNER]).await;
                     freed.map_err(failed).map(|_| ())
+                })
+                .await
+        })
+    }
+}
+
+struct AdvisoryLock {
+    client: Client,
+    lock: Statement,
+    unlock: Statement,
+    namespace: Namespace,
+}
+
+impl Cycle for AdvisoryLock {
+    fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
+        Box::pin(async move {
+            let key = advisory_key(&self.namespace, &LockName::new(name)?);
+            samples
+                .fill(until, async || {
+                    for statement in [&self.lock, &self.unlock] {
+                        self.client.query(statement, &[&key]).await.map_err(failed)?;
+                    }
+                    Ok(())
                 })
                 .await
         })

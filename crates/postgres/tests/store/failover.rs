@@ -66,6 +66,47 @@ async fn f1_fences_rise_over_a_failover_that_lost_grants() {
     assert_eq!(take("x").await, next + 1);
 }
 
+/// The standby knows neither of the holder nor of the waiter: the one is told, the other takes a place again and is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_a_waiter_outlives_an_asynchronous_failover_that_lost_its_place() {
+    let primary = migrated(&[]).await;
+    let standby = primary.standby("s1");
+    let url = both(&primary, &standby);
+    let (a, b) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+    cut_off(&standby);
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    let before = granted(&a, &holder).await;
+    queued(&b, &waiter).await;
+    let turn = tokio::spawn({
+        let (b, waiter) = (b.clone(), waiter.clone());
+        async move { b.turn(&waiter).await }
+    });
+    primary.wait_for("SELECT count(*) = 1 FROM fencepost.claims WHERE client IS NOT NULL");
+    primary.kill();
+    standby.promote();
+    // As its client does for as long as the caller waits: an outage is told, and the same claim asks again.
+    let grant = match within(SOON * 3, "the wait goes on or is told of the outage", turn).await.unwrap() {
+        Ok(grant) => grant,
+        Err(error) => {
+            assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
+            let mut grant = None;
+            eventually(SOON, "it is served by the new primary", async || {
+                if let Ok(Claimed::Granted(granted)) = b.claim(&waiter, Patience::Queue).await {
+                    grant = Some(granted);
+                }
+                grant.is_some()
+            })
+            .await;
+            grant.unwrap()
+        }
+    };
+    assert!(fence(&grant) > fence(&before));
+    eventually(SOON, "the holder hears", async || {
+        matches!(renewed(&a, &holder).await, Ok(Renewal::Lost(LossReason::TakenOver)))
+    })
+    .await;
+}
+
 /// A synchronous standby has every grant: nothing is lost, holders go on and waiters keep their places.
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_and_waiters_outlive_a_synchronous_failover() {

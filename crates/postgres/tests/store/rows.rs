@@ -235,16 +235,20 @@ async fn a_roles_time_limits_end_no_statement_of_ours() {
     ] {
         server.sql("postgres", &format!("ALTER ROLE app SET {setting}"));
     }
-    let (a, b) = (open(&url).await.unwrap(), open(&url).await.unwrap());
-    let (holder, waiter) = (claim("이름", TTL), claim("이름", TTL));
-    granted(&a, &holder).await;
-    queued(&b, &waiter).await;
-    tokio::time::sleep(ms(500)).await;
-    assert!(matches!(renewed(&a, &holder).await, Ok(Renewal::Renewed { .. })));
-    let shown = a.inspect(Some(&name("이름"))).await.unwrap();
-    assert!(shown[0].holders[0].expires_in.unwrap() > TTL - SOON);
-    a.release(&holder.holding).await.unwrap();
-    within(SOON, "the turn comes", b.turn(&waiter)).await.unwrap();
+    for mode in ["lease", "session"] {
+        let url = format!("{url}?mode={mode}");
+        let (a, b) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+        let (holder, waiter) = (claim("이름", TTL), claim("이름", TTL));
+        granted(&a, &holder).await;
+        queued(&b, &waiter).await;
+        tokio::time::sleep(ms(500)).await;
+        assert!(matches!(renewed(&a, &holder).await, Ok(Renewal::Renewed { .. })));
+        let shown = a.inspect(Some(&name("이름"))).await.unwrap();
+        assert!(shown[0].holders[0].expires_in.is_none_or(|left| left > TTL - SOON));
+        a.release(&holder.holding).await.unwrap();
+        within(SOON, "the turn comes", b.turn(&waiter)).await.unwrap();
+        b.release(&waiter.holding).await.unwrap();
+    }
     let kept = "SELECT count(*) FROM pg_db_role_setting, unnest(setconfig) AS s WHERE s LIKE 'statement_timeout=1ms'";
     assert_eq!(server.value("postgres", kept), "1", "the user's settings are as they were");
 }

@@ -117,3 +117,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/choosing.md")]
 struct Choosing;
+
+/// And of the page about resources that check fences.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fenced.md")]
+struct Fenced;

@@ -3,7 +3,13 @@
 //! The best lock is often none. [`choosing`] walks from what you need to what serves it; the same tree is behind
 //! `fencepost advise` and `docs/choosing.md`.
 //!
-//! Nothing here knows a lock's store. What needs only small values lives in the [cells](fencepost_core::cells) that a
-//! store keeps beside its locks, and so works on every store that has any.
+//! Where a lock is needed and a breach would cost data, the resource must decide: [`fenced`] has files, directories, Redis keys,
+//! HTTP services and objects that check the fence in the step that writes. For PostgreSQL tables there is
+//! `fencepost fence-table`.
+//!
+//! Nothing here knows where a lock lives: a fence is a number that rises, whoever issued it.
 
 pub mod choosing;
+pub mod fenced;
+#[cfg(feature = "redis")]
+mod keys;

@@ -333,22 +333,19 @@ static FENCED_LOCK: Answer = Answer {
     because: "The lock keeps the others away, the fence keeps out whoever is late. A new holder first makes the resource see \
               its fence, then reads, then writes, and the resource compares and writes in one step.",
     rust: "\
-use fencepost::{Acquired, Fence, Locks};
+use fencepost::{Acquired, Locks, patterns::fenced::FencedFile};
 use std::time::Duration;
 
 async fn settle(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let locks = Locks::open(url).await?.fenced()?;
     if let Acquired(mut lease) = locks.lock(\"orders/1001\").wait(Duration::from_secs(5)).acquire().await? {
-        let fence = lease.fence();
-        lease.run(settle_under(fence)).await?;
+        let order = FencedFile::at(\"/var/lib/shop/orders/1001\");
+        let before = order.advance(lease.fence())?; // from here on nobody older can write
+        let after = [before.unwrap_or_default().as_slice(), b\"settled\"].concat();
+        order.replace(lease.fence(), &after)?; // refused if the lock was passed on meanwhile
         lease.release().await?;
     }
     Ok(())
-}
-
-async fn settle_under(fence: Fence) {
-    // 1. advance the resource to the fence; 2. read; 3. write with the fence
-    println!(\"as of fence {fence}\");
 }",
     by_hand: &[
         ByHand {
@@ -376,8 +373,8 @@ UPDATE orders SET state = 'settled' WHERE id = $2 AND fence = $1;",
 static UNCHECKED: Answer = Answer {
     word: "unchecked",
     title: "Put a check in front, or bear the rest",
-    because: "No lock alone makes this safe, whoever offers it. Put something in front that compares the fence, and let \
-              nobody reach the resource except through it; or make the effect the same when it comes twice.",
+    because: "No lock alone makes this safe, whoever offers it. Put something in front that compares the fence, such as \
+              the HTTP layer of `fencepost::patterns::fenced`, and let nobody reach the resource except through it; or make the effect the same when it comes twice.",
     rust: "\
 use fencepost::{Acquired, Locks};
 use std::time::Duration;

@@ -1,0 +1,286 @@
+//! Resources that check fences: by hand, and by eight processes that are killed and robbed of their lock.
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use fencepost::{Acquired, Fence, LockName, Locks};
+use fencepost_patterns::fenced::{
+    DirectoryObjects, FencedDirectory, FencedFile, FencedKeys, FencedObject, Object, Objects, Put, Refused, Tag,
+};
+use fencepost_servers::RedisServer;
+use redis::aio::MultiplexedConnection;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    fenced_http,
+    processes::{self, eight_of_which_two_are_killed, lines, note},
+};
+
+pub(crate) fn fence(number: u64) -> Fence {
+    Fence::new(number).unwrap()
+}
+
+/// Which resource, and where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Place {
+    File(PathBuf),
+    Directory(PathBuf),
+    Object(PathBuf),
+    Redis(String),
+    Http(String),
+}
+
+enum Resource {
+    File(FencedFile),
+    Directory(FencedDirectory),
+    Object(FencedObject<DirectoryObjects>),
+    Redis(MultiplexedConnection),
+    Http(String),
+}
+
+/// The newest fence that it has seen.
+type Checked<T> = Result<T, u64>;
+
+fn checked<T, E: std::fmt::Debug>(outcome: Result<T, Refused<E>>) -> Checked<T> {
+    match outcome {
+        Ok(done) => Ok(done),
+        Err(Refused::Stale { seen }) => Err(seen.get()),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn connection(url: &str) -> MultiplexedConnection {
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+impl Resource {
+    async fn at(place: &Place) -> Self {
+        match place.clone() {
+            Place::File(path) => Self::File(FencedFile::at(path)),
+            Place::Directory(path) => Self::Directory(FencedDirectory::at(path)),
+            Place::Object(path) => Self::Object(FencedObject::new(DirectoryObjects::at(path), "a/key")),
+            Place::Redis(url) => Self::Redis(connection(&url).await),
+            Place::Http(address) => Self::Http(address),
+        }
+    }
+
+    async fn advance(&mut self, fence: Fence) -> Checked<String> {
+        let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap_or_default()).unwrap();
+        match self {
+            Self::File(file) => checked(file.advance(fence)).map(text),
+            Self::Directory(directory) => {
+                checked(directory.advance(fence)).map(|()| text(directory.read("x").unwrap()))
+            }
+            Self::Object(object) => checked(object.advance(fence).await).map(text),
+            Self::Redis(redis) => checked(FencedKeys::on(redis).advance("x", fence).await).map(text),
+            Self::Http(address) => fenced_http::get(address, fence).await,
+        }
+    }
+
+    async fn write(&mut self, fence: Fence, content: &str) -> Checked<()> {
+        let bytes = content.as_bytes();
+        match self {
+            Self::File(file) => checked(file.replace(fence, bytes)),
+            Self::Directory(directory) => checked(directory.replace(fence, "x", bytes)),
+            Self::Object(object) => checked(object.replace(fence, bytes).await),
+            Self::Redis(redis) => checked(FencedKeys::on(redis).call("x", fence, "SET", bytes).await),
+            Self::Http(address) => fenced_http::put(address, fence, content).await,
+        }
+    }
+}
+
+/// What each of them promises, step by step, with numbers beyond what a float can tell apart.
+pub(crate) async fn refuses_what_is_late(place: Place) {
+    let mut resource = Resource::at(&place).await;
+    let base = 1 << 60;
+    assert_eq!(resource.advance(fence(base + 1)).await, Ok(String::new()));
+    resource.write(fence(base + 1), "one").await.unwrap();
+    assert_eq!(resource.write(fence(base), "late").await, Err(base + 1));
+    assert_eq!(resource.advance(fence(base)).await, Err(base + 1));
+    assert_eq!(resource.advance(fence(base + 2)).await, Ok("one".to_owned()));
+    assert_eq!(resource.write(fence(base + 1), "late").await, Err(base + 2));
+    resource.write(fence(base + 2), "two").await.unwrap();
+    resource.write(fence(base + 2), "two again").await.unwrap();
+    // A newer one that did not advance is let through, and seen.
+    resource.write(fence(base + 4), "four").await.unwrap();
+    // Opened anew, by another process for instance, it has forgotten nothing. A longer number is a newer one.
+    let mut again = Resource::at(&place).await;
+    for late in [1, 9, base + 3] {
+        assert_eq!(again.write(fence(late), "late").await, Err(base + 4));
+    }
+    assert_eq!(again.advance(fence(10 * base / 3)).await, Ok("four".to_owned()));
+}
+
+/// A process that adds lines under the lock, whoever takes that away.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    place: Place,
+    locks: String,
+    worker: u32,
+    log: PathBuf,
+}
+
+/// Lines that each process adds.
+const LINES: usize = 20;
+
+impl Job {
+    pub(crate) async fn work(self) {
+        let locks = Locks::open(&self.locks).await.unwrap().fenced().unwrap();
+        let mut resource = Resource::at(&self.place).await;
+        let mut line = 0;
+        while line < LINES {
+            let Acquired(lease) = locks.lock("x").acquire().await.unwrap() else { panic!("busy without a limit") };
+            let Ok(before) = resource.advance(lease.fence()).await else { continue };
+            tokio::time::sleep(Duration::from_millis(line as u64 % 4)).await; // in which the lock is taken from it
+            let added = format!("{before}{} {line}\n", self.worker);
+            if resource.write(lease.fence(), &added).await.is_ok() {
+                note(&self.log, &format!("{} {line}", self.worker));
+                line += 1;
+            }
+        }
+    }
+}
+
+/// Nothing that was acknowledged is lost or there twice, and of what was not there is at most one line of each that was killed.
+pub(crate) fn loses_nothing(place: &Place) {
+    let directory = tempfile::tempdir().unwrap();
+    let (locks, log) = (format!("file:{}/locks", directory.path().display()), directory.path().join("log"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let breaking = runtime.spawn({
+        let locks = locks.clone();
+        async move {
+            let locks = Locks::open(&locks).await.unwrap();
+            loop {
+                let _ = locks.store().force(&LockName::new("x").unwrap(), None).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    });
+    let job =
+        |worker| processes::Job::Fenced(Job { place: place.clone(), locks: locks.clone(), worker, log: log.clone() });
+    eight_of_which_two_are_killed(job, 10, || lines(&log).len());
+    breaking.abort();
+    let (written, noted) = runtime.block_on(async {
+        let written = Resource::at(place).await.advance(fence(Fence::MAX)).await.unwrap();
+        (written.lines().map(str::to_owned).collect::<Vec<_>>(), lines(&log))
+    });
+    let once: BTreeSet<_> = written.iter().collect();
+    assert_eq!(once.len(), written.len(), "a line is there twice");
+    let lost: Vec<_> = noted.iter().filter(|line| !once.contains(line)).collect();
+    assert!(lost.is_empty(), "lost: {lost:?}");
+    assert!(written.len() <= noted.len() + 2, "{} written, {} noted", written.len(), noted.len());
+    assert!(noted.len() >= 6 * LINES);
+}
+
+#[test]
+fn f1_a_file_refuses_what_is_late_and_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(refuses_what_is_late(Place::File(directory.path().join("x"))));
+    loses_nothing(&Place::File(directory.path().join("y")));
+}
+
+#[test]
+fn f1_a_directory_refuses_what_is_late_and_loses_nothing() {
+    let [one, two] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    tokio::runtime::Runtime::new().unwrap().block_on(refuses_what_is_late(Place::Directory(one.path().into())));
+    loses_nothing(&Place::Directory(two.path().into()));
+    let directory = FencedDirectory::at(two.path());
+    for bad in ["", ".fence", "a/b", "..", "/etc/passwd"] {
+        assert_eq!(directory.read(bad).unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "{bad}");
+    }
+    assert!(directory.remove(fence(Fence::MAX), "x").unwrap());
+    assert!(matches!(directory.replace(fence(1), "x", b"late"), Err(Refused::Stale { .. })), "it forgot with the file");
+}
+
+#[test]
+fn f1_an_object_refuses_what_is_late_and_loses_nothing() {
+    let [one, two] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    tokio::runtime::Runtime::new().unwrap().block_on(refuses_what_is_late(Place::Object(one.path().into())));
+    loses_nothing(&Place::Object(two.path().into()));
+}
+
+#[test]
+fn f1_a_redis_key_refuses_what_is_late_and_loses_nothing() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    tokio::runtime::Runtime::new().unwrap().block_on(refuses_what_is_late(Place::Redis(one.url())));
+    loses_nothing(&Place::Redis(two.url()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_key_of_any_type_is_checked_and_a_refused_command_writes_nothing() {
+    let server = RedisServer::start();
+    let mut redis = connection(&server.url()).await;
+    let mut keys = FencedKeys::on(&mut redis);
+    let length: u64 = keys.call("list", fence(5), "RPUSH", &["a", "b"]).await.unwrap();
+    assert_eq!(length, 2);
+    let late = keys.call::<u64>("list", fence(4), "RPUSH", "c").await;
+    assert!(matches!(late, Err(Refused::Stale { seen }) if seen.get() == 5), "{late:?}");
+    let wrong = keys.advance::<Option<String>>("list", fence(6)).await;
+    assert!(matches!(&wrong, Err(Refused::Failed(error)) if error.to_string().contains("WRONGTYPE")), "{wrong:?}");
+    server.command(&["SCRIPT", "FLUSH"]);
+    let () = keys.call("list", fence(6), "DEL", &[] as &[&str]).await.unwrap();
+    let late = keys.call::<u64>("list", fence(5), "RPUSH", "c").await;
+    assert!(matches!(late, Err(Refused::Stale { .. })), "the fence went with the key");
+    assert!(matches!(keys.advance::<Option<String>>("a}b", fence(1)).await, Err(Refused::Failed(_))));
+}
+
+/// A step of a file holds off everybody from its comparison to its end: else one that compared in time would write late.
+#[test]
+fn f1_nobody_advances_between_the_comparison_and_the_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = FencedFile::at(directory.path().join("x"));
+    file.advance(fence(1)).unwrap();
+    // Writing the new content waits here, as a process does that is stopped.
+    let midst = directory.path().join(".x.new");
+    mknodat(CWD, &midst, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let writing = std::thread::spawn({
+        let file = file.clone();
+        move || file.replace(fence(1), b"in time").is_ok()
+    });
+    let advancing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100)); // the other is in its midst by then
+        file.advance(fence(2)).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(400));
+    let (written, advanced) = (writing.is_finished(), advancing.is_finished());
+    drop(std::fs::File::open(&midst).unwrap()); // lets it go on, to a failure: this is no file to sync
+    assert!(!written && !advanced, "it advanced in the midst of a write");
+    assert!(!writing.join().unwrap());
+    advancing.join().unwrap();
+}
+
+/// A store whose object another writes whenever it is read.
+#[derive(Debug)]
+struct Contended(Arc<DirectoryObjects>);
+
+impl Objects for Contended {
+    type Error = std::io::Error;
+
+    fn get<'a>(&'a self, key: &'a str) -> fencepost::store::BoxFuture<'a, Result<Option<Object>, std::io::Error>> {
+        Box::pin(async move {
+            let found = self.0.get(key).await?;
+            let tag = found.as_ref().map(|object| &object.tag);
+            assert!(matches!(self.0.put(key, b"another's", fence(1), tag).await?, Put::Done(_)));
+            Ok(found)
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: &'a str,
+        body: &'a [u8],
+        fence: Fence,
+        expected: Option<&'a Tag>,
+    ) -> fencepost::store::BoxFuture<'a, Result<Put, std::io::Error>> {
+        self.0.put(key, body, fence, expected)
+    }
+}
+
+#[tokio::test]
+async fn c1_an_object_that_others_always_write_first_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let objects = Arc::new(DirectoryObjects::at(directory.path()));
+    let object = FencedObject::new(Contended(objects.clone()), "x");
+    assert!(matches!(object.replace(fence(1), b"ours").await, Err(Refused::Contended { tries: 100 })));
+    assert_eq!(objects.get("x").await.unwrap().unwrap().body, b"another's");
+}

@@ -20,6 +20,7 @@ const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.')
 
 pub(crate) const LOCK_SUFFIX: &str = ".lock";
 pub(crate) const QUEUE_SUFFIX: &str = ".queue";
+const SEATS_SUFFIX: &str = ".seats";
 
 /// `text` as the name of a file or directory, without a suffix.
 pub(crate) fn encode(text: &str) -> String {
@@ -60,6 +61,11 @@ impl Place {
         // The lock's file ends with another suffix of the same kind.
         self.file.with_extension(&QUEUE_SUFFIX[1..])
     }
+
+    /// The directory of the seats of those who hold it beside each other, made for the first of them.
+    pub(crate) fn seats(&self) -> PathBuf {
+        self.file.with_extension(&SEATS_SUFFIX[1..])
+    }
 }
 
 #[cfg(test)]
@@ -86,11 +92,13 @@ mod tests {
     fn c3_names_never_share_a_file() {
         let long = "x".repeat(300);
         let longer = "x".repeat(301);
-        let names = ["a", "A", "a.lock", "a.queue", ".", "..", "%2E", ".a", "%h", "a/b", "a%2Fb", "é", &long, &longer];
+        let names = [
+            "a", "A", "a.lock", "a.queue", "a.seats", ".", "..", "%2E", ".a", "%h", "a/b", "a%2Fb", "é", &long, &longer,
+        ];
         let mut files = HashMap::new();
         for name in names {
             let place = Place::of(Path::new("/d"), &LockName::new(name).unwrap());
-            for path in [place.queue(), place.file] {
+            for path in [place.queue(), place.seats(), place.file] {
                 let file_name = path.file_name().unwrap().to_str().unwrap().to_owned();
                 assert!(file_name.len() <= 255 && !file_name.starts_with('.'), "{file_name}");
                 assert_eq!(files.insert(file_name, name), None);

@@ -14,6 +14,8 @@
 //!   [`Corrupt`](fencepost_core::error::ErrorKind::Corrupt), with the repair in the message.
 //! - **First come, first served**, across processes. A waiter that is stopped (SIGSTOP) at the head of the queue
 //!   keeps its turn as a stopped holder keeps its lock; a dead one is passed over at once.
+//! - **Readers and permits** hold beside each other, each in a seat of its own that the kernel gives up when its owner dies.
+//!   Several locks at once are taken one after the other, which costs no round trip here.
 //! - **Children** of a holder do not keep the lock by inheriting descriptors: every descriptor is closed on exec, and a
 //!   release unlocks, whoever else has the descriptor. Only [`Store::descriptor`] hands one out. (A child that is forked
 //!   and never runs another program has its parent's descriptors: what the parent holds when it dies stays locked until
@@ -38,6 +40,7 @@
 //!
 //! Waiters look every 50 ms and holders once a second instead of being told, and network file systems are not recognised.
 
+mod beside;
 mod cells;
 mod config;
 mod directory;
@@ -50,6 +53,7 @@ mod persist;
 mod problem;
 mod queue;
 mod record;
+mod seats;
 mod store;
 mod turn;
 mod watch;
@@ -93,8 +97,8 @@ pub fn capabilities() -> Capabilities {
         wakes_by: "file event",
         order: Order::FirstCome("a stopped waiter keeps its turn"),
         tells_deletion: true,
-        shared: false,
-        permits: false,
+        shared: true,
+        permits: true,
         several: false,
     }
 }

@@ -12,7 +12,9 @@ use crate::{
     floor::as_errno,
     lockfile::LockFile,
     problem::{Outcome, Problem},
-    queue, record,
+    queue,
+    record::{self, Seats},
+    seats,
 };
 
 /// The locks that are held or waited for, sorted by name.
@@ -37,11 +39,13 @@ pub(crate) fn inspect(directory: &Path, only: Option<&LockName>) -> Outcome<Vec<
     Ok(found.0.into_values().collect())
 }
 
-/// The lock's holder at this moment.
+/// The lock's holder at this moment, or one of them.
 pub(crate) fn holder(place: &Place) -> Outcome<Option<Holder>> {
-    match LockFile::open_to_read(&place.file)? {
-        Some(lock) if lock.is_held(&place.file)? => lock.recorded(&place.file),
-        _ => Ok(None),
+    let Some(lock) = LockFile::open_to_read(&place.file)? else { return Ok(None) };
+    match lock.anyone_beside(place, record::seats_in(&lock.page(&place.file)?))? {
+        Some(holder) => Ok(Some(holder)),
+        None if lock.is_held(&place.file)? => lock.recorded(&place.file),
+        None => Ok(None),
     }
 }
 
@@ -51,16 +55,26 @@ struct Found(BTreeMap<LockName, LockState>);
 impl Found {
     fn lock_file(&mut self, path: &Path) -> Outcome<()> {
         let Some(lock) = LockFile::open_to_read(path)? else { return Ok(()) };
-        if !lock.is_held(path)? {
+        let held = lock.is_held(path)?;
+        let page = lock.page(path)?;
+        let seats = record::seats_in(&page);
+        if page.is_empty() || !(held || seats != Seats::None) {
+            return Ok(()); // free, or its first taker is at work
+        }
+        let Ok(name) = LockName::new(record::name_in(path, &page)?) else { return Ok(()) };
+        if seats == Seats::None {
+            self.lock(name).holders.extend(record::holder(&page));
             return Ok(());
         }
-        let page = lock.page(path)?;
-        if page.is_empty() {
-            return Ok(()); // its first taker is at work
-        }
-        let name = record::name_in(path, &page)?;
-        if let (Ok(name), Some(holder)) = (LockName::new(name), record::holder(&page)) {
-            self.lock(name).holders.push(holder);
+        // Whoever has the file locked now only looks at the seats, or is about to sit down.
+        let place = Place { name, file: path.to_owned() };
+        let mut holders: Vec<Holder> = seats::sitting(&place, lock.identity(path)?)?
+            .into_iter()
+            .map(|(_, sitting)| sitting.holder(seats))
+            .collect();
+        holders.sort_by_key(|holder| (holder.since_unix_ms, holder.slots.first().copied(), holder.owner));
+        if !holders.is_empty() {
+            self.lock(place.name).holders = holders;
         }
         Ok(())
     }

@@ -20,7 +20,8 @@ use crate::{
     encode::Place,
     floor::{Locked, read_full, write_all},
     problem::{Outcome, Problem},
-    record::{self, CLOSING, Content, ISSUED, Identity, Issued, PAGE, QUEUE, TAKERS_PART},
+    record::{self, CLOSING, Content, ISSUED, Identity, Issued, PAGE, QUEUE, Seats, TAKERS_PART},
+    seats,
 };
 
 /// An open lock's file. Dropping it gives the lock up, if it was taken and no other process has the descriptor.
@@ -37,6 +38,8 @@ pub(crate) struct Taker<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) claimant: &'a [u8],
     pub(crate) since_unix_ms: u64,
+    /// None for one who takes it alone.
+    pub(crate) seats: Seats,
 }
 
 /// The outcome of a try.
@@ -53,6 +56,8 @@ pub(crate) enum Tried {
     },
     /// Another has it.
     Held,
+    /// Others hold it beside each other, this one among them.
+    Seated(Box<Holder>),
     /// This file is not the one at the path any more: open again.
     Stale,
 }
@@ -110,22 +115,30 @@ impl LockFile {
     /// at the fence after having announced the removal, so one of the two sees the other.
     pub(crate) fn try_take(&self, directory: &Directory, place: &Place, taker: Taker<'_>) -> Outcome<Tried> {
         let path = &place.file;
-        if !self.try_exclusive(path)? {
-            // By the path, since a waiter may have had the file open for long, and it may have been moved.
-            return Ok(if inode_at(path)? == Some(self.identity(path)?.inode) { Tried::Held } else { Tried::Stale });
+        if !self.try_lock(path)? {
+            return Ok(if self.is_at(path)? { Tried::Held } else { Tried::Stale });
         }
-        self.grant(directory, place, taker).inspect_err(|_| {
-            // Whoever tries again keeps the file open meanwhile.
-            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-        })
+        let tried = self.grant(directory, place, taker);
+        if !matches!(tried, Ok(Tried::Taken { .. } | Tried::Stale)) {
+            self.unlock(); // whoever tries again keeps the file open meanwhile
+        }
+        tried
+    }
+
+    /// By the path, since a waiter may have had the file open for long, and it may have been moved.
+    pub(crate) fn is_at(&self, path: &Path) -> Outcome<bool> {
+        Ok(inode_at(path)? == Some(self.identity(path)?.inode))
     }
 
     fn grant(&self, directory: &Directory, place: &Place, taker: Taker<'_>) -> Outcome<Tried> {
         let path = &place.file;
-        let mut bytes = [0; TAKERS_PART];
-        let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
-        let (fence, seen) = match record::read(path, &bytes[..length], place.name.as_str())? {
+        let (fence, seen) = match self.content(place)? {
             Content::Used { identity, last } => {
+                if last.seats != Seats::None
+                    && let Some(holder) = self.anyone_beside(place, last.seats)?
+                {
+                    return Ok(Tried::Seated(Box::new(holder)));
+                }
                 let next = self.record_next(directory, path, last, taker)?;
                 let seen = self.in_place(directory, place)?;
                 if self.identity(path)? == identity {
@@ -146,6 +159,70 @@ impl LockFile {
             inode: seen.identity.inode,
             waiters: seen.may_have_waiters(),
         }))
+    }
+
+    /// Records one who sits down beside others, in this file, which the caller has locked. The fence is that of the last
+    /// writer for a reader, who never advances it (F3), and the next one for permits.
+    pub(crate) fn record_beside(&self, directory: &Directory, place: &Place, taker: Taker<'_>) -> Outcome<Fence> {
+        let path = &place.file;
+        match self.content(place)? {
+            Content::Used { identity, last } if self.identity(path)? == identity => {
+                if taker.seats != Seats::Readers || last.boot != directory.boot {
+                    // After a failure of the machine the last writer's may not have reached the disk: what a reader carries
+                    // then is above every one that was given out, and below the next.
+                    return self.record_next(directory, path, last, taker);
+                }
+                if last.seats != Seats::Readers {
+                    let issued = taker.issued(last.fence, last.range_end, directory);
+                    self.write_issued(path, &issued, taker.claimant)?;
+                }
+                Fence::new(last.fence).ok_or_else(|| Problem::Exhausted { path: path.clone() })
+            }
+            Content::Used { last, .. } => Ok(self.begin(directory, place, last.fence, taker)?.0),
+            Content::New => Ok(self.begin(directory, place, 0, taker)?.0),
+        }
+    }
+
+    /// Sets how many permits there are, in this file, which the caller has locked.
+    pub(crate) fn record_limit(&self, place: &Place, of: u32) -> Outcome<()> {
+        let path = &place.file;
+        let page = self.page(path)?;
+        let Content::Used { last, .. } = record::read(path, &page, place.name.as_str())? else { return Ok(()) };
+        let claimant = record::claimant_in(&page).unwrap_or_default();
+        self.write_issued(path, &Issued { seats: Seats::Permits(of), ..last }, claimant)
+    }
+
+    /// Which seats the record says that there may be.
+    pub(crate) fn seats(&self, place: &Place) -> Outcome<Seats> {
+        Ok(match self.content(place)? {
+            Content::Used { last, .. } => last.seats,
+            Content::New => Seats::None,
+        })
+    }
+
+    /// One of those who hold it beside each other, if anybody does.
+    pub(crate) fn anyone_beside(&self, place: &Place, seats: Seats) -> Outcome<Option<Holder>> {
+        if seats == Seats::None {
+            return Ok(None);
+        }
+        let anyone = seats::anyone(place, self.identity(&place.file)?)?;
+        Ok(anyone.map(|sitting| sitting.holder(seats)))
+    }
+
+    /// Whether it is still the file at the path and nobody is removing it. Asked once a grant is recorded, as
+    /// [`try_take`](Self::try_take) does.
+    pub(crate) fn stands(&self, directory: &Directory, place: &Place) -> Outcome<bool> {
+        Ok(match self.in_place(directory, place)? {
+            Some(seen) if seen.is_being_removed() => self.outwait_removal(directory, place)?.is_some(),
+            seen => seen.is_some(),
+        })
+    }
+
+    fn content(&self, place: &Place) -> Outcome<Content> {
+        let path = &place.file;
+        let mut bytes = [0; TAKERS_PART];
+        let length = read_full(&self.file, &mut bytes).map_err(Problem::system("reading", path))?;
+        record::read(path, &bytes[..length], place.name.as_str())
     }
 
     /// A remover announced itself: once it had its turn, the file is removed, or is not going to be. One that died
@@ -227,20 +304,19 @@ impl LockFile {
         self.mark(&directory.floor.lock()?, path, QUEUE, waiters)
     }
 
-    /// Takes the lock from its holder by removing the file, if `still` says so of the holder that is recorded
-    /// *after* the removal was announced.
+    /// Takes the lock from whoever holds it by removing the file, if `still` says so of who is recorded *after* the
+    /// removal was announced.
     pub(crate) fn take_away(
         &self,
         directory: &Directory,
         place: &Place,
-        still: impl Fn(Option<&Holder>) -> bool,
+        still: impl Fn() -> Outcome<bool>,
     ) -> Outcome<bool> {
         let path = &place.file;
         // One turn from the announcement to the removal: another remover must not take the announcement back.
         let floor = directory.floor.lock()?;
         self.mark(&floor, path, CLOSING, true)?;
-        let taken = self.recorded(path).and_then(|holder| {
-            let taken = still(holder.as_ref());
+        let taken = still().and_then(|taken| {
             if taken {
                 remove(&floor, place, self.identity(path)?.inode)?;
             }
@@ -252,20 +328,21 @@ impl LockFile {
         taken
     }
 
-    fn look(&self, path: &Path) -> Outcome<Seen> {
+    pub(crate) fn look(&self, path: &Path) -> Outcome<Seen> {
         let seen = Seen::of(&self.file).map_err(Problem::system("examining", path))?;
         let _ = self.identity.set(seen.identity); // which does not change
         Ok(seen)
     }
 
-    fn identity(&self, path: &Path) -> Outcome<Identity> {
+    pub(crate) fn identity(&self, path: &Path) -> Outcome<Identity> {
         match self.identity.get() {
             Some(identity) => Ok(*identity),
             None => Ok(self.look(path)?.identity),
         }
     }
 
-    fn try_exclusive(&self, path: &Path) -> Outcome<bool> {
+    /// Locks it, for a grant or to look who holds it beside each other; false when somebody has it alone.
+    pub(crate) fn try_lock(&self, path: &Path) -> Outcome<bool> {
         for round in 0..200 {
             match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(true),
@@ -284,9 +361,12 @@ impl LockFile {
             Some(fence) => (fence, last.range_end),
             None => directory.floor.lock()?.new_range(last.range_end)?,
         };
-        let issued = taker.issued(fence, range_end, directory);
-        write_all(&self.file, &issued.write(taker.claimant), ISSUED).map_err(Problem::system("writing", path))?;
+        self.write_issued(path, &taker.issued(fence, range_end, directory), taker.claimant)?;
         Fence::new(fence).ok_or_else(|| Problem::Exhausted { path: path.to_owned() })
+    }
+
+    fn write_issued(&self, path: &Path, issued: &Issued, claimant: &[u8]) -> Outcome<()> {
+        write_all(&self.file, &issued.write(claimant), ISSUED).map_err(Problem::system("writing", path))
     }
 
     /// Writes the whole page, with a first grant whose fence lies above everything given out so far and above `above`.
@@ -324,7 +404,8 @@ impl LockFile {
 
 impl Taker<'_> {
     fn issued(&self, fence: u64, range_end: u64, directory: &Directory) -> Issued {
-        Issued { fence, range_end, since_unix_ms: self.since_unix_ms, boot: directory.boot, owner: *self.owner }
+        let (since_unix_ms, owner, seats) = (self.since_unix_ms, *self.owner, self.seats);
+        Issued { fence, range_end, since_unix_ms, boot: directory.boot, owner, seats }
     }
 }
 

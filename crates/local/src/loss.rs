@@ -9,9 +9,16 @@ use std::{
     time::Duration,
 };
 
-use fencepost_core::clock::{self, BootClock};
+use fencepost_core::{
+    clock::{self, BootClock},
+    name::LockName,
+};
 
-use crate::{store::Shared, watch::DirectoryWatch};
+use crate::{
+    encode::Place,
+    store::{Keeps, Shared, State},
+    watch::DirectoryWatch,
+};
 
 /// Holds shorter than this are not watched.
 const SHORT: Duration = Duration::from_millis(20);
@@ -36,6 +43,35 @@ impl Shared {
             }
             Err(_) => due.watch(),
         }
+    }
+
+    /// Sees to it that the seats of a lock are watched, which we have one of.
+    pub(crate) fn watch_seats(self: &Arc<Self>, state: &mut State, place: &Place) {
+        let seats = place.seats();
+        if state.seat_watches.contains_key(&seats) {
+            return;
+        }
+        let (told, file) = (Arc::downgrade(self), place.file.clone());
+        let watch = DirectoryWatch::of_seats(&seats, move || {
+            if let Some(shared) = told.upgrade() {
+                let mut state = shared.state();
+                state.held.iter_mut().filter(|(_, held)| held.file == file).for_each(|(owner, held)| {
+                    shared.look_after(owner, held);
+                });
+            }
+        });
+        if let Some(watch) = watch {
+            state.seat_watches.insert(seats, watch);
+        }
+    }
+
+    /// Ends that watch unless we still sit there.
+    pub(crate) fn forget_seats(&self, place: &Place) {
+        let _watch = {
+            let mut state = self.state();
+            let sits = state.held.values().any(|held| held.file == place.file);
+            if sits { None } else { state.seat_watches.remove(&place.seats()) }
+        };
     }
 
     /// Something was removed from the directory.
@@ -69,6 +105,11 @@ impl Due {
                     shared.removed(file_name);
                 }
             });
+            let beside = state.held.values().filter(|held| matches!(held.keeps, Keeps::Beside(_)));
+            let names: Vec<LockName> = beside.map(|held| held.name.clone()).collect();
+            for name in names {
+                shared.watch_seats(&mut state, &shared.place(&name));
+            }
         }
         shared.removed(None);
     }

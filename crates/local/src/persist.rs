@@ -28,12 +28,17 @@ impl Shared {
         loop {
             let waited = match step() {
                 Err(Problem::Again(Again::CeilingReached)) => self.raise_the_floor().await,
-                Err(Problem::Again(Again::FloorTaken)) => Err(Problem::Again(Again::FloorTaken)),
+                Err(Problem::Again(again)) => Err(Problem::Again(again)),
                 outcome => return outcome,
             };
             let now = BootClock.now();
             if now >= *until.get_or_insert_with(|| now.after(AT_MOST)) {
-                return Err(self.directory.floor.stuck());
+                return Err(match waited {
+                    Err(Problem::Again(Again::GateTaken(path))) => {
+                        Problem::Stuck { path, what: "is looked at by a process that does not finish" }
+                    }
+                    _ => self.directory.floor.stuck(),
+                });
             }
             match waited {
                 Ok(()) => {}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use fencepost_core::{
     error::{Error, ErrorKind, Operation},
     name::LockName,
+    refusal::Refusal,
 };
 use rustix::io::Errno;
 
@@ -28,6 +29,8 @@ pub(crate) enum Problem {
     Stuck { path: PathBuf, what: &'static str },
     /// A change was made and is not on the disk yet.
     Unsynced { path: PathBuf, errno: Errno },
+    /// The claim does not fit what the lock is in use for.
+    Refused(Refusal),
     /// There is no higher fence.
     Exhausted { path: PathBuf },
     /// Nothing came of the step for a reason that passes: do it again after what the reason says.
@@ -41,6 +44,8 @@ pub(crate) enum Again {
     FloorTaken,
     /// The floor's ceiling must be raised, which waits for the disk.
     CeilingReached,
+    /// Another is about to sit down beside others, or looks who sits.
+    GateTaken(PathBuf),
 }
 
 impl Problem {
@@ -79,6 +84,10 @@ impl Problem {
             }
             // Every step is done by `Shared::persist`, which turns it into another problem in the end.
             Problem::Again(_) => Error::new(ErrorKind::Unavailable, operation, "the directory is busy; try again"),
+            Problem::Refused(refusal) => match name {
+                Some(name) => refusal.error(name),
+                None => Error::new(ErrorKind::Mismatch, operation, "the lock is in use otherwise"),
+            },
             Problem::Exhausted { path } => {
                 let said = format!("{} has no fence left below 2^63", path.display());
                 Error::new(ErrorKind::Unsupported, operation, said).advise("use another namespace")

@@ -17,7 +17,7 @@ use std::{
 };
 
 use fencepost_core::{
-    claim::{self, Claimant, Waiter},
+    claim::{self, Claim, Claimant, Waiter},
     name::LockName,
     owner::Owner,
 };
@@ -66,6 +66,8 @@ struct Written {
     owner: String,
     claimant: Claimant,
     since_unix_ms: u64,
+    #[serde(default)]
+    mode: claim::Mode,
 }
 
 impl Ticket {
@@ -73,13 +75,13 @@ impl Ticket {
     pub(crate) fn take(
         directory: &Directory,
         place: &Place,
-        owner: &Owner,
-        claimant: &Claimant,
+        claim: &Claim,
+        mode: claim::Mode,
         since_unix_ms: u64,
     ) -> Outcome<Self> {
-        let name = place.name.as_str().to_owned();
-        let owner_text = owner.to_string();
-        let text = serde_json::to_vec(&Written { name, owner: owner_text, claimant: claimant.clone(), since_unix_ms });
+        let (name, owner) = (place.name.as_str().to_owned(), claim.owner());
+        let claimant = (*claim.claimant).clone();
+        let text = serde_json::to_vec(&Written { name, owner: owner.to_string(), claimant, since_unix_ms, mode });
         let text = text.unwrap_or_default(); // strings and numbers always become JSON
         loop {
             let Some((file, unnamed)) = write_unnamed(directory, place, owner, &text)? else { continue };
@@ -148,6 +150,19 @@ pub(crate) fn anyone(place: &Place) -> Outcome<bool> {
     Ok(false)
 }
 
+/// How the first live waiter wants the lock; `None` when nobody waits.
+pub(crate) fn wanted(place: &Place) -> Outcome<Option<claim::Mode>> {
+    for number in numbers(&place.queue())? {
+        let ticket = ticket_path(&place.queue(), number);
+        if lives(&ticket)?
+            && let Some(written) = written(&ticket)
+        {
+            return Ok(Some(written.mode));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether the owner of the ticket lives; a dead one's ticket is removed.
 pub(crate) fn lives(ticket: &Path) -> Outcome<bool> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -183,7 +198,7 @@ pub(crate) fn waiters(queue: &Path) -> Outcome<Vec<(LockName, Waiter)>> {
         let Some(written) = written(&path) else { continue };
         let Ok(name) = LockName::new(written.name) else { continue };
         let since_unix_ms = Some(written.since_unix_ms);
-        waiters.push((name, Waiter { claimant: written.claimant, mode: claim::Mode::Exclusive, since_unix_ms }));
+        waiters.push((name, Waiter { claimant: written.claimant, mode: written.mode, since_unix_ms }));
     }
     Ok(waiters)
 }
@@ -205,7 +220,7 @@ fn write_unnamed(
     let file = match rustix::fs::open(&path, flags, directory.file_mode) {
         Ok(file) => file,
         Err(Errno::NOENT) => {
-            make_queue(directory, &place.queue())?;
+            make_directory(directory, &place.queue())?;
             return Ok(None);
         }
         Err(errno) => return Err(Problem::system("creating", &path)(errno)),
@@ -238,9 +253,11 @@ fn number_it(place: &Place, unnamed: &Path) -> Outcome<Option<u64>> {
     Err(Problem::system("numbering", unnamed)(Errno::OVERFLOW))
 }
 
-const UNNAMED: &str = ".new-";
+/// How a ticket or a seat begins before it has its name.
+pub(crate) const UNNAMED: &str = ".new-";
 
-fn make_queue(directory: &Directory, queue: &Path) -> Outcome<()> {
+/// Makes a directory of tickets or seats, unless it is there.
+pub(crate) fn make_directory(directory: &Directory, queue: &Path) -> Outcome<()> {
     let made = fs::DirBuilder::new().mode(directory.directory_mode).create(queue);
     match made {
         Ok(()) if directory.directory_mode == 0o700 => Ok(()),

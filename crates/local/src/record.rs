@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 – 63 | magic, format version, the file's [`Identity`], length of the name, checksum | once |
 //! | 128 – 639 | the lock's name | once |
-//! | 1024 – 1095 | [`Issued`]: last fence, its range, boot, owner, since, checksum | by each grant, in one write |
+//! | 1024 – 1095 | [`Issued`]: last fence, its range, boot, owner, since, seats, checksum | by each grant but that of a further reader, in one write |
 //! | 1096 – | the claimant as JSON, for people | with it |
 //!
 //! Two marks are in the file's *length*, beyond the page, so that the one fstat(2) that a taker needs anyway tells
@@ -63,6 +63,39 @@ pub(crate) struct Issued {
     pub(crate) since_unix_ms: u64,
     pub(crate) boot: BootId,
     pub(crate) owner: Owner,
+    /// Whether there may be others beside it. Written by the first of them, and taken back by the next who has it alone.
+    pub(crate) seats: Seats,
+}
+
+/// Which [seats](crate::seats) there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seats {
+    /// None: the lock is held by one alone, or was.
+    None,
+    /// Those of readers.
+    Readers,
+    /// Those of a semaphore with so many permits.
+    Permits(u32),
+}
+
+impl Seats {
+    const READERS: u32 = u32::MAX;
+
+    fn number(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Readers => Self::READERS,
+            Self::Permits(of) => of.clamp(1, Self::READERS - 1),
+        }
+    }
+
+    fn of(number: u32) -> Self {
+        match number {
+            0 => Self::None,
+            Self::READERS => Self::Readers,
+            of => Self::Permits(of),
+        }
+    }
 }
 
 /// A lock's file as read.
@@ -91,7 +124,7 @@ impl Issued {
         bytes.extend(self.since_unix_ms.to_le_bytes());
         bytes.extend(self.boot);
         bytes.extend(self.owner.as_bytes());
-        bytes.resize(ISSUED_BYTES, 0);
+        bytes.extend(self.seats.number().to_le_bytes());
         let sum = crc32fast::hash(&bytes[4..]);
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
         bytes.extend(claimant);
@@ -106,6 +139,7 @@ impl Issued {
             since_unix_ms: u64_at(bytes, 24),
             boot: array_at(bytes, 32),
             owner: Owner::from_bytes(array_at::<OWNER_BYTES>(bytes, 48)),
+            seats: Seats::of(u32_at(bytes, 48 + OWNER_BYTES)),
         })
     }
 }
@@ -188,6 +222,17 @@ pub(crate) fn holder(bytes: &[u8]) -> Option<Holder> {
     })
 }
 
+/// Which seats there may be; none where the record cannot be read.
+pub(crate) fn seats_in(bytes: &[u8]) -> Seats {
+    bytes.get(ISSUED as usize..).and_then(Issued::read).map_or(Seats::None, |last| last.seats)
+}
+
+/// The JSON of the last grant.
+pub(crate) fn claimant_in(bytes: &[u8]) -> Option<&[u8]> {
+    let length = u32_at(bytes.get(..TAKERS_PART)?, ISSUED as usize + 4) as usize;
+    bytes.get(TAKERS_PART..TAKERS_PART.saturating_add(length))
+}
+
 /// The claimant as JSON, short enough for the page.
 pub(crate) fn claimant_json(claimant: &Claimant) -> Vec<u8> {
     let json = |claimant: &Claimant| serde_json::to_vec(claimant).unwrap_or_default();
@@ -236,18 +281,26 @@ mod tests {
     use super::*;
 
     fn issued(fence: u64, range_end: u64) -> Issued {
-        Issued { fence, range_end, since_unix_ms: 7, boot: [3; 16], owner: Owner::from_bytes([9; 20]) }
+        Issued {
+            fence,
+            range_end,
+            since_unix_ms: 7,
+            boot: [3; 16],
+            owner: Owner::from_bytes([9; 20]),
+            seats: Seats::None,
+        }
     }
 
     proptest! {
         #[test]
         fn a_record_reads_back_as_it_was_written(
             name in "\\PC{1,100}", fence in 1..u64::MAX / 4, more in 0u64..1000, since: u64, boot: [u8; 16],
-            owner: [u8; 20], inode: u64, born: u64, host in "\\PC{0,40}", pid: u32,
+            owner: [u8; 20], inode: u64, born: u64, host in "\\PC{0,40}", pid: u32, seats: u32,
             labels in prop::collection::vec(("[a-z]{1,9}", "\\PC{0,20}"), 0..4),
         ) {
             let owner = Owner::from_bytes(owner);
-            let last = Issued { fence, range_end: fence + more, since_unix_ms: since, boot, owner };
+            let seats = Seats::of(seats);
+            let last = Issued { fence, range_end: fence + more, since_unix_ms: since, boot, owner, seats };
             let claimant = Claimant { host, pid, user: "u".into(), labels };
             let identity = Identity { inode, born };
             let page = new_page(&name, identity, &last, &claimant_json(&claimant));

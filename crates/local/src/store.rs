@@ -17,8 +17,8 @@ use fencepost_core::{
     capabilities::Capabilities,
     cells::Cells,
     claim::{
-        Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
-        Renewal,
+        Busy, Claim, Claimant, Claimed, Forced, Grant, Holding, LockState, LossReason, Mode, Patience, Release,
+        Renewal, Want,
     },
     clock::{Clock, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
@@ -26,6 +26,7 @@ use fencepost_core::{
     name::{LockName, Namespace},
     owner::Owner,
     purpose::{Correctness, TypedStore},
+    refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
 };
 use rustix::io::Errno;
@@ -40,7 +41,8 @@ use crate::{
     lockfile::{LockFile, Taker, Tried, inode_at},
     problem::{Outcome, Problem},
     queue::{self, EmptyQueue, Ticket},
-    record,
+    record::{self, Seats},
+    seats::{self, Seat},
     watch::DirectoryWatch,
 };
 
@@ -119,6 +121,26 @@ impl Store for DirectoryStore {
         })
     }
 
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        Box::pin(async move {
+            let sent = Sent::now(&*self.shared.clock);
+            let downgraded = self.shared.persist(|| self.shared.become_reader(claim)).await;
+            let downgraded = downgraded.map_err(|p| p.into_error(Operation::Renew, Some(claim.name())))?;
+            Ok(match downgraded {
+                // Ignored along with the TTL, since nothing expires here.
+                true => Renewal::Renewed { counted_from: sent, ttl: claim.ttl.get() },
+                false => Renewal::Lost(LossReason::Deleted),
+            })
+        })
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        Box::pin(async move {
+            let resized = self.shared.persist(|| self.shared.set_limit(name, of)).await;
+            resized.map_err(|problem| problem.into_error(Operation::Claim, Some(name)))
+        })
+    }
+
     fn cells(&self) -> Option<&dyn Cells> {
         Some(self)
     }
@@ -132,16 +154,21 @@ impl Store for DirectoryStore {
         let mut state = self.shared.state();
         let held = state.held.get_mut(&holding.owner)?;
         held.shared_out = true;
-        Some(held.lock.file.try_clone()) // closed on exec unless whoever gets it decides otherwise
+        let file = match &held.keeps {
+            Keeps::Alone(lock) => &lock.file,
+            Keeps::Beside(seat) => &seat.file,
+        };
+        Some(file.try_clone()) // closed on exec unless whoever gets it decides otherwise
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.shared.closed.send_replace(true);
-            let (_watch, _tickets, _idle) = {
-                let mut state = self.shared.state();
-                (state.watch.take(), std::mem::take(&mut state.waiting), std::mem::take(&mut state.idle))
-            };
+            let mut state = self.shared.state();
+            let watches = (state.watch.take(), std::mem::take(&mut state.seat_watches));
+            let files = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.idle));
+            drop(state);
+            drop((watches, files));
         })
     }
 }
@@ -169,19 +196,31 @@ pub(crate) struct State {
     /// Files of locks that were given back, kept open for the next claim.
     idle: HashMap<PathBuf, LockFile>,
     pub(crate) watch: Option<DirectoryWatch>,
+    /// Those of directories in which we sit, once a hold has lasted.
+    pub(crate) seat_watches: HashMap<PathBuf, DirectoryWatch>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Held {
-    lock: LockFile,
+    pub(crate) keeps: Keeps,
     inode: u64,
+    pub(crate) name: LockName,
     pub(crate) file: PathBuf,
     grant: Grant,
     /// Another process may have the descriptor, so that closing ours makes no event.
-    shared_out: bool,
-    lost: bool,
+    pub(crate) shared_out: bool,
+    pub(crate) lost: bool,
     /// Left to be removed, if it is empty, by whoever came from it.
     _queue: Option<EmptyQueue>,
+}
+
+/// What keeps a grant.
+#[derive(Debug)]
+pub(crate) enum Keeps {
+    /// The lock of the file.
+    Alone(LockFile),
+    /// A seat beside others.
+    Beside(Seat),
 }
 
 /// A claimant as it is written into files.
@@ -192,21 +231,25 @@ struct Written {
 }
 
 impl Held {
-    fn new(place: &Place, lock: LockFile, inode: u64, grant: Grant) -> Self {
-        Self { lock, inode, file: place.file.clone(), grant, shared_out: false, lost: false, _queue: None }
+    fn new(place: &Place, keeps: Keeps, inode: u64, grant: Grant) -> Self {
+        let (name, file) = (place.name.clone(), place.file.clone());
+        Self { keeps, inode, name, file, grant, shared_out: false, lost: false, _queue: None }
     }
 }
 
 /// What a try to take a lock came to.
-enum Attempt {
+pub(crate) enum Attempt {
     Granted(Grant),
     Refused(Busy),
 }
 
 impl Shared {
     async fn claim(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
-        let name = only_exclusive(claim)?;
+        let Want { name, mode } = only_one(claim)?;
         self.refuse_when_closed(Operation::Claim, name)?;
+        if let Some(refusal) = Refusal::of(*mode) {
+            return Err(refusal.error(name).in_store(STORE));
+        }
         let claimed = self.claim_place(claim, &self.place(name), patience).await;
         claimed.map_err(|problem| problem.into_error(Operation::Claim, Some(name)))
     }
@@ -226,13 +269,18 @@ impl Shared {
             let ahead = Some(queue::count_before(place, number)?);
             return Ok(Claimed::Queued(Busy { holder, ahead, ..Busy::default() }));
         }
-        let busy = match self.persist(|| self.newcomer(claim, place)).await? {
+        let mode = claim.holding.wants()[0].mode;
+        let tried = self.persist(|| match mode {
+            Mode::Exclusive => self.newcomer(claim, place),
+            Mode::Shared | Mode::Permits { .. } => self.newcomer_beside(claim, place),
+        });
+        let busy = match tried.await? {
             Attempt::Granted(grant) => return Ok(Claimed::Granted(grant)),
             Attempt::Refused(busy) if patience == Patience::Once => return Ok(Claimed::Busy(busy)),
             Attempt::Refused(busy) => busy,
         };
         let since = wall_unix_ms(&*self.clock);
-        let ticket = Ticket::take(&self.directory, place, claim.owner(), &claim.claimant, since)?;
+        let ticket = Ticket::take(&self.directory, place, claim, mode, since)?;
         let ahead = Some(queue::count_before(place, ticket.number)?);
         // Before our own next try, which is the first thing that `turn` does: whoever takes the lock after that
         // try sees the mark.
@@ -254,14 +302,19 @@ impl Shared {
                     let holder = lock.recorded(&place.file)?;
                     return Ok(Attempt::Refused(Busy { holder, ..Busy::default() }));
                 }
+                Tried::Seated(holder) => {
+                    refuse_beside_permits(holder.mode)?;
+                    return Ok(Attempt::Refused(Busy { holder: Some(*holder), ..Busy::default() }));
+                }
                 Tried::Taken { waiters: true, .. } if self.somebody_waits(&lock, place)? => {
                     lock.unlock();
+                    refuse_beside_permits(queue::wanted(place)?.unwrap_or_default())?;
                     let ahead = Some(queue::count_before(place, u64::MAX)?);
                     return Ok(Attempt::Refused(Busy { ahead, ..Busy::default() }));
                 }
                 Tried::Taken { fence, inode, .. } => {
                     let grant = Grant::new(sent, None, Some(fence));
-                    self.hold(claim, place, lock, inode, grant.clone(), removals);
+                    self.hold(claim, place, Keeps::Alone(lock), inode, grant.clone(), removals);
                     return Ok(Attempt::Granted(grant));
                 }
             }
@@ -269,7 +322,7 @@ impl Shared {
     }
 
     /// The lock's file: the one that lies open from the last time, or opened now.
-    fn open_lock(&self, place: &Place) -> Outcome<LockFile> {
+    pub(crate) fn open_lock(&self, place: &Place) -> Outcome<LockFile> {
         if let Some(lock) = self.state().idle.remove(&place.file) {
             return Ok(lock);
         }
@@ -283,7 +336,7 @@ impl Shared {
     }
 
     /// Keeps a file open that is locked by nobody.
-    fn keep(&self, file: PathBuf, lock: LockFile) {
+    pub(crate) fn keep(&self, file: PathBuf, lock: LockFile) {
         let mut state = self.state();
         if *self.closed.borrow() {
             return;
@@ -297,7 +350,7 @@ impl Shared {
     }
 
     /// Whether the mark that there may be waiters is true; clears it when it is not.
-    fn somebody_waits(&self, lock: &LockFile, place: &Place) -> Outcome<bool> {
+    pub(crate) fn somebody_waits(&self, lock: &LockFile, place: &Place) -> Outcome<bool> {
         if queue::anyone(place)? {
             return Ok(true);
         }
@@ -311,10 +364,18 @@ impl Shared {
     }
 
     /// Enters a grant that was just taken.
-    fn hold(self: &Arc<Self>, claim: &Claim, place: &Place, lock: LockFile, inode: u64, grant: Grant, removals: u64) {
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        claim: &Claim,
+        place: &Place,
+        keeps: Keeps,
+        inode: u64,
+        grant: Grant,
+        removals: u64,
+    ) {
         {
             let mut state = self.state();
-            self.enter(&mut state, claim, Held::new(place, lock, inode, grant), removals);
+            self.enter(&mut state, claim, Held::new(place, keeps, inode, grant), removals);
         }
         self.watch_if_it_lasts();
     }
@@ -324,7 +385,7 @@ impl Shared {
         self: &Arc<Self>,
         claim: &Claim,
         place: &Place,
-        lock: LockFile,
+        keeps: Keeps,
         inode: u64,
         grant: Grant,
         removals: u64,
@@ -332,7 +393,7 @@ impl Shared {
         let ticket = {
             let mut state = self.state();
             let mut ticket = state.waiting.remove(claim.owner())?;
-            let held = Held { _queue: ticket.served(), ..Held::new(place, lock, inode, grant.clone()) };
+            let held = Held { _queue: ticket.served(), ..Held::new(place, keeps, inode, grant.clone()) };
             self.enter(&mut state, claim, held, removals);
             ticket
         };
@@ -342,10 +403,13 @@ impl Shared {
         Some(grant)
     }
 
-    fn enter(&self, state: &mut State, claim: &Claim, mut held: Held, removals: u64) {
+    fn enter(self: &Arc<Self>, state: &mut State, claim: &Claim, mut held: Held, removals: u64) {
         // An event that came before this entry found nobody to tell.
         if self.removals() != removals {
             self.look_after(claim.owner(), &mut held);
+        }
+        if state.watch.is_some() && matches!(held.keeps, Keeps::Beside(_)) {
+            self.watch_seats(state, &self.place(claim.name()));
         }
         state.held.insert(*claim.owner(), held);
     }
@@ -370,7 +434,17 @@ impl Shared {
             (state.held.remove(&holding.owner), state.waiting.remove(&holding.owner))
         };
         if let Some(held) = held {
-            return self.release_held(held, holding);
+            return match held {
+                Held { keeps: Keeps::Alone(lock), file, shared_out, lost, .. } => {
+                    self.release_alone(lock, file, shared_out, lost, holding)
+                }
+                Held { keeps: Keeps::Beside(seat), inode, file, shared_out, lost, .. } => {
+                    let ours = !lost && seat.in_place() && inode_at(&file)? == Some(inode);
+                    seat.leave(shared_out);
+                    self.forget_seats(&self.place(holding.name()));
+                    if ours { Ok(Release::Released) } else { self.not_ours(&self.place(holding.name())) }
+                }
+            };
         }
         if ticket.is_some() {
             return Ok(Release::Released);
@@ -379,8 +453,14 @@ impl Shared {
         self.persist(|| self.release_elsewhere(holding)).await
     }
 
-    fn release_held(&self, held: Held, holding: &Holding) -> Outcome<Release> {
-        let Held { lock, file, shared_out, lost, .. } = held;
+    fn release_alone(
+        &self,
+        lock: LockFile,
+        file: PathBuf,
+        shared_out: bool,
+        lost: bool,
+        holding: &Holding,
+    ) -> Outcome<Release> {
         lock.unlock();
         if shared_out {
             lock.nudge();
@@ -398,10 +478,15 @@ impl Shared {
     fn release_elsewhere(&self, holding: &Holding) -> Outcome<Release> {
         let place = self.place(holding.name());
         let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Release::AlreadyExpired) };
-        let ours = |holder: &Holder| holder.owner == Some(holding.owner);
-        if lock.is_held(&place.file)?
-            && lock.recorded(&place.file)?.as_ref().is_some_and(ours)
-            && lock.take_away(&self.directory, &place, |holder| holder.is_some_and(ours))?
+        if seats::unseat(&place, lock.identity(&place.file)?, &holding.owner)? {
+            return Ok(Release::Released);
+        }
+        let ours = || Ok(lock.recorded(&place.file)?.is_some_and(|holder| holder.owner == Some(holding.owner)));
+        // Whoever sits is recorded too, and holds nothing of the lock's own.
+        if lock.seats(&place)? == Seats::None
+            && lock.is_held(&place.file)?
+            && ours()?
+            && lock.take_away(&self.directory, &place, ours)?
         {
             return Ok(Release::Released);
         }
@@ -409,30 +494,31 @@ impl Shared {
     }
 
     fn not_ours(&self, place: &Place) -> Outcome<Release> {
-        let held = match LockFile::open_existing(place)? {
-            Some(lock) => lock.is_held(&place.file)?,
-            None => false,
-        };
+        let held = listing::holder(place)?.is_some();
         Ok(if held { Release::HeldByOther } else { Release::AlreadyExpired })
     }
 
     fn force(&self, name: &LockName, if_fence: Option<Fence>) -> Outcome<Forced> {
         let place = self.place(name);
         let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Forced::NotHeld) };
-        if !lock.is_held(&place.file)? {
-            return Ok(Forced::NotHeld);
+        let at = lock.identity(&place.file)?;
+        let current = || match lock.seats(&place)? {
+            Seats::None if lock.is_held(&place.file)? => lock.recorded(&place.file),
+            seats => lock.anyone_beside(&place, seats),
+        };
+        let Some(holder) = current()? else { return Ok(Forced::NotHeld) };
+        if if_fence.is_some() && holder.fence != if_fence {
+            return Ok(Forced::OtherFence(holder.fence));
         }
-        let holder = lock.recorded(&place.file)?;
-        let fence = holder.as_ref().and_then(|holder| holder.fence);
-        if if_fence.is_some() && fence != if_fence {
-            return Ok(Forced::OtherFence(fence));
+        let still = || Ok(if_fence.is_none() || current()?.and_then(|holder| holder.fence) == if_fence);
+        if !lock.take_away(&self.directory, &place, still)? {
+            return Ok(Forced::OtherFence(current()?.and_then(|holder| holder.fence)));
         }
-        if lock.take_away(&self.directory, &place, |now| {
-            if_fence.is_none() || now.and_then(|holder| holder.fence) == if_fence
-        })? {
-            return Ok(Forced::Broken(holder));
+        // They count for the file that is gone. Their going wakes whoever waits for one of them.
+        for (seat, _) in seats::sitting(&place, at)? {
+            seats::remove(&seat)?;
         }
-        Ok(Forced::OtherFence(lock.recorded(&place.file)?.and_then(|holder| holder.fence)))
+        Ok(Forced::Broken(Some(holder)))
     }
 
     pub(crate) fn place(&self, name: &LockName) -> Place {
@@ -440,7 +526,12 @@ impl Shared {
     }
 
     pub(crate) fn taker<'a>(&self, claim: &'a Claim, claimant: &'a [u8]) -> Taker<'a> {
-        Taker { owner: claim.owner(), claimant, since_unix_ms: wall_unix_ms(&*self.clock) }
+        let seats = match claim.holding.wants()[0].mode {
+            Mode::Exclusive => Seats::None,
+            Mode::Shared => Seats::Readers,
+            Mode::Permits { of, .. } => Seats::Permits(of),
+        };
+        Taker { owner: claim.owner(), claimant, since_unix_ms: wall_unix_ms(&*self.clock), seats }
     }
 
     pub(crate) fn claimant_json(&self, claimant: &Arc<Claimant>) -> Arc<[u8]> {
@@ -479,7 +570,10 @@ impl Shared {
     /// Tells the holder if its file is gone from the path.
     pub(crate) fn look_after(&self, owner: &Owner, held: &mut Held) {
         // What cannot be examined is not known to be removed.
-        let gone = matches!(inode_at(&held.file), Ok(inode) if inode != Some(held.inode));
+        let mut gone = matches!(inode_at(&held.file), Ok(inode) if inode != Some(held.inode));
+        if let Keeps::Beside(seat) = &held.keeps {
+            gone = gone || !seat.in_place();
+        }
         if gone && !held.lost {
             held.lost = true;
             if let Some(reporter) = self.reporter.get() {
@@ -494,12 +588,20 @@ impl Shared {
     }
 }
 
+/// Whoever wants it alone cannot have it while it is a semaphore.
+pub(crate) fn refuse_beside_permits(used: Mode) -> Outcome<()> {
+    match used {
+        Mode::Permits { of, .. } => Err(Problem::Refused(Refusal::SemaphoreInUse { of })),
+        Mode::Exclusive | Mode::Shared => Ok(()),
+    }
+}
+
 /// The one lock of a claim that this store can serve.
-fn only_exclusive(claim: &Claim) -> Result<&LockName, Error> {
+fn only_one(claim: &Claim) -> Result<&Want, Error> {
     match claim.holding.wants() {
-        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
+        [want] => Ok(want),
         _ => {
-            let said = "a directory has exclusive locks only, and one for each claim";
+            let said = "a directory gives one lock for each claim";
             let error = Error::new(ErrorKind::Unsupported, Operation::Claim, said).not_applied();
             Err(error.on_lock(claim.name()).in_store(STORE))
         }

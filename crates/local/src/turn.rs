@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Claim, Grant},
+    claim::{Claim, Grant, Mode},
     clock::{self, BootClock, Sent},
     error::{Error, ErrorKind, Operation},
     owner::Owner,
@@ -11,11 +11,12 @@ use fencepost_core::{
 
 use crate::{
     STORE,
+    beside::{Comes, Seated, Tried},
     encode::Place,
-    lockfile::{LockFile, Tried},
+    lockfile::{self, LockFile},
     problem::Outcome,
     queue,
-    store::Shared,
+    store::{Keeps, Shared, refuse_beside_permits},
     watch::FileWatch,
 };
 
@@ -92,8 +93,11 @@ fn was_served(place: &Place, waiter: Option<Owner>) -> Outcome<bool> {
 /// be such an event. `None` when the file was replaced or the place in the queue given back.
 async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<Option<Grant>> {
     let claimant = shared.claimant_json(&claim.claimant);
+    let alone = claim.holding.wants()[0].mode == Mode::Exclusive;
     let lock = LockFile::open(&shared.directory, place)?;
     let watch = FileWatch::new(&place.file);
+    // Of those who hold it beside each other, where there are any.
+    let mut seats: Option<FileWatch> = None;
     let mut tries = &SOON[..1];
     loop {
         for pause in tries {
@@ -104,24 +108,49 @@ async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<
             if shared.ticket_number(claim.owner()).is_none() {
                 return Ok(None);
             }
+            if !alone {
+                match shared.persist(|| shared.sit(claim, place, Comes::FromTheQueue)).await? {
+                    Tried::Busy(_) => continue,
+                    Tried::Seated(Seated { seat, inode, grant, removals }) => {
+                        let keeps = Keeps::Beside(seat);
+                        return Ok(shared.hold_from_queue(claim, place, keeps, inode, grant, removals));
+                    }
+                }
+            }
             let tried = shared.persist(|| {
                 let (removals, sent) = (shared.removals(), Sent::now(&*shared.clock));
                 let tried = lock.try_take(&shared.directory, place, shared.taker(claim, &claimant))?;
                 Ok((tried, removals, sent))
             });
             match tried.await? {
-                (Tried::Held, ..) => {}
-                (Tried::Stale, ..) => return Ok(None),
-                (Tried::Taken { fence, inode, .. }, removals, sent) => {
+                (lockfile::Tried::Held, ..) => {}
+                (lockfile::Tried::Seated(holder), ..) => refuse_beside_permits(holder.mode)?,
+                (lockfile::Tried::Stale, ..) => return Ok(None),
+                (lockfile::Tried::Taken { fence, inode, .. }, removals, sent) => {
                     let grant = Grant::new(sent, None, Some(fence));
-                    return Ok(shared.hold_from_queue(claim, place, lock, inode, grant, removals));
+                    return Ok(shared.hold_from_queue(claim, place, Keeps::Alone(lock), inode, grant, removals));
                 }
             }
         }
+        // Watched first and looked at again then: a seat that was given up in between makes no event (W1).
+        if seats.is_none() && place.seats().exists() {
+            seats = Some(FileWatch::of_seats(&place.seats()));
+            tries = &SOON[..1];
+            continue;
+        }
+        let seat_given_up = async {
+            match &seats {
+                Some(seats) => seats.event().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = watch.event() => tries = &SOON,
+            () = seat_given_up => tries = &SOON,
             () = clock::sleep(&BootClock, BACKSTOP) => tries = &SOON[..1],
         }
+        // The directory may have gone with the last who sat there, and come again with others.
+        seats = None;
     }
 }
 

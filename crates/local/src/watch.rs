@@ -33,6 +33,14 @@ impl FileWatch {
         Self { happened, subscription }
     }
 
+    /// Subscribes to a seat in the directory at `path` being given up, by whatever its owner's end was.
+    pub(crate) fn of_seats(path: &Path) -> Self {
+        let happened = Arc::new(Notify::new());
+        let wake = Arc::clone(&happened);
+        let subscription = kernel::subscribe(path, kernel::Target::Seats, Arc::new(move |_| wake.notify_one()));
+        Self { happened, subscription }
+    }
+
     /// Completes after an event. Cancel safe.
     pub(crate) async fn event(&self) {
         match self.subscription {
@@ -53,6 +61,12 @@ impl DirectoryWatch {
     /// it may be anything. `None` when there is no watch to be had: then nobody is told.
     pub(crate) fn new(path: &Path, told: impl Fn(Option<&[u8]>) + Send + Sync + 'static) -> Option<Self> {
         let subscription = kernel::subscribe(path, kernel::Target::Directory, Arc::new(told))?;
+        Some(Self { _subscription: subscription })
+    }
+
+    /// The same for a directory of seats. `told` is called on more than removals.
+    pub(crate) fn of_seats(path: &Path, told: impl Fn() + Send + Sync + 'static) -> Option<Self> {
+        let subscription = kernel::subscribe(path, kernel::Target::Seats, Arc::new(move |_| told()))?;
         Some(Self { _subscription: subscription })
     }
 }
@@ -81,6 +95,8 @@ mod kernel {
     pub(super) enum Target {
         File,
         Directory,
+        /// For those who sit there and those who wait for them alike: the kernel keeps one mask for each directory.
+        Seats,
     }
 
     impl Target {
@@ -94,6 +110,14 @@ mod kernel {
                     WatchFlags::DELETE
                         | WatchFlags::MOVED_FROM
                         | WatchFlags::MOVED_TO
+                        | WatchFlags::DELETE_SELF
+                        | WatchFlags::MOVE_SELF
+                        | WatchFlags::ONLYDIR
+                }
+                Target::Seats => {
+                    WatchFlags::CLOSE_WRITE
+                        | WatchFlags::ATTRIB
+                        | WatchFlags::DELETE
                         | WatchFlags::DELETE_SELF
                         | WatchFlags::MOVE_SELF
                         | WatchFlags::ONLYDIR
@@ -212,6 +236,7 @@ mod kernel {
     pub(super) enum Target {
         File,
         Directory,
+        Seats,
     }
 
     /// There is none here.

@@ -11,6 +11,8 @@ use fencepost_core::{
     store::Store,
 };
 
+use futures_util::future::join_all;
+
 use crate::{
     site::{DoesNotApply, Site, Verdict},
     steps::{LONG, SOON, claim_as, nothing_left, store, within},
@@ -140,19 +142,25 @@ impl Game {
                 waiting.push((actor, claim));
             }
         }
+        let (mut served, mut others) = (Vec::new(), Vec::new());
         for (actor, claim) in waiting {
-            let mode = claim.holding.wants()[0].mode;
-            let models = came(self.model.claim(&claim, Patience::Queue).await);
-            let ours = if let Came::Granted(_) = models {
-                let turn = within(SOON, &format!("the turn of {actor}, {told}"), self.client(actor).turn(&claim)).await;
-                let grant = turn.expect("a grant");
-                self.judge_fence(mode, &grant, told);
-                self.actors[actor] = Actor::Holds(claim);
-                Came::Granted(grant.slots)
-            } else {
-                came(self.client(actor).claim(&claim, Patience::Queue).await)
-            };
-            assert_eq!(ours, models, "{actor} waits for {mode:?}: store and model, {told}");
+            match came(self.model.claim(&claim, Patience::Queue).await) {
+                Came::Granted(slots) => served.push((actor, claim, slots)),
+                models => others.push((actor, claim, models)),
+            }
+        }
+        // All at once, as they would come: on some stores the first one's going is what lets the next one in.
+        let turns = join_all(served.iter().map(|(actor, claim, _)| self.client(*actor).turn(claim)));
+        let grants = within(SOON, &format!("the turns of {served:?}, {told}"), turns).await;
+        for ((actor, claim, slots), grant) in served.into_iter().zip(grants) {
+            let grant = grant.expect("a grant");
+            assert_eq!(grant.slots, slots, "{actor} is let in: store and model, {told}");
+            self.judge_fence(claim.holding.wants()[0].mode, &grant, told);
+            self.actors[actor] = Actor::Holds(claim);
+        }
+        for (actor, claim, models) in others {
+            let ours = came(self.client(actor).claim(&claim, Patience::Queue).await);
+            assert_eq!(ours, models, "{actor} waits for {claim:?}: store and model, {told}");
         }
     }
 

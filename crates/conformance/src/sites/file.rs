@@ -64,7 +64,7 @@ impl Site for FileSite {
         Ok("file:/sys/fencepost".to_owned())
     }
 
-    /// Locks held by the kernel's own account, and the tickets of waiters.
+    /// Locks held by the kernel's own account, the tickets of waiters, and the seats of those who hold beside each other.
     fn leftovers(&self) -> BoxFuture<'_, Vec<String>> {
         Box::pin(async move {
             let kernel = fs::read_to_string("/proc/locks").expect("the kernel's list of locks");
@@ -75,7 +75,7 @@ impl Site for FileSite {
                 if shown.ends_with(".lock") && entry.metadata().is_ok_and(|found| held(found.ino())) {
                     left.push(format!("{shown} is locked"));
                 }
-                if shown.ends_with(".queue") {
+                if shown.ends_with(".queue") || shown.ends_with(".seats") {
                     let tickets = fs::read_dir(entry.path()).into_iter().flatten().flatten();
                     left.extend(tickets.map(|ticket| format!("{shown}/{}", ticket.file_name().to_string_lossy())));
                 }

@@ -36,7 +36,7 @@ impl Scene {
     fn try_take(&self, lock: &LockFile) -> Tried {
         let owner = Owner::random().unwrap();
         self.persist(|| {
-            let taker = Taker { owner: &owner, claimant: b"{}", since_unix_ms: 0 };
+            let taker = Taker { owner: &owner, claimant: b"{}", since_unix_ms: 0, seats: Seats::None };
             lock.try_take(&self.directory, &self.place, taker)
         })
     }
@@ -65,7 +65,7 @@ fn a_refused_break_leaves_no_mark() {
     let (held, breaker) = (scene.open(), scene.open());
     scene.take(&held);
     let before = scene.length();
-    let refused = scene.persist(|| breaker.take_away(&scene.directory, &scene.place, |_| false));
+    let refused = scene.persist(|| breaker.take_away(&scene.directory, &scene.place, || Ok(false)));
     assert!(!refused);
     assert_eq!(scene.length(), before, "the announcement was taken back");
     // The next taker meets nothing that he would have to wait out.
@@ -89,6 +89,7 @@ fn f4_a_copy_in_a_file_of_the_same_number_is_told_by_its_birth() {
         since_unix_ms: 0,
         boot: scene.directory.boot,
         owner: Owner::random().unwrap(),
+        seats: Seats::None,
     };
     let elsewhere = Identity { born: identity.born ^ 1, ..identity };
     fs::write(&scene.place.file, record::new_page("x", elsewhere, &copied, b"{}")).unwrap();
@@ -114,7 +115,8 @@ fn two_removers_at_once_take_the_lock_from_one_holder_only() {
                     threads.spawn(|| {
                         let lock = LockFile::open_existing(&scene.place).unwrap().unwrap();
                         start.wait();
-                        let still = |holder: Option<&Holder>| holder.and_then(|holder| holder.fence) == fence;
+                        let recorded = || lock.recorded(&scene.place.file);
+                        let still = || Ok(recorded()?.and_then(|holder| holder.fence) == fence);
                         scene.persist(|| lock.take_away(&scene.directory, &scene.place, still))
                     })
                 })

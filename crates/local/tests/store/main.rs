@@ -1,6 +1,7 @@
 //! The directory store against the promises of the contract, within one process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod beside;
 mod elsewhere;
 mod idle;
 mod killed;

@@ -135,9 +135,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "file: a release frees the lock of another owner",
         rule: "O2",
         file: "crates/local/src/store.rs",
-        find: "            && lock.recorded(&place.file)?.as_ref().is_some_and(ours)\n            \
-               && lock.take_away(&self.directory, &place, |holder| holder.is_some_and(ours))?",
-        replace: "            && lock.take_away(&self.directory, &place, |_| true)?",
+        find: "            && ours()?\n            && lock.take_away(&self.directory, &place, ours)?",
+        replace: "            && lock.take_away(&self.directory, &place, || Ok(true))?",
         test: suite("file::o3_a_release_says_what_it_found"),
     },
     // Redis.
@@ -185,7 +184,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "redis: a hand-over needs no confirmation",
         rule: "T1",
-        file: "crates/redis/src/scripts/queue.lua",
+        file: "crates/redis/src/scripts/holders.lua",
         find: "math.min(PROVISIONAL_MS, waiter.ttl)",
         replace: "waiter.ttl",
         test: suite("redis::w1_a_waiter_that_forgot_its_turn_is_passed_over"),

@@ -90,7 +90,7 @@ fn sentinel_a_crash_of_the_master_is_not_noticed() {
 fn cluster_planned_failovers_are_not_noticed() {
     prove(sites::cluster_of_its_own(), holder(), |site: &ClusterSite| -> Proof<'_> {
         Box::pin(async {
-            nobody_notices(site, || site.set.fail_over_everywhere()).await;
+            nobody_notices(site, || site.set().fail_over_everywhere()).await;
             Ok(())
         })
     });
@@ -101,12 +101,12 @@ fn cluster_a_crash_of_a_master_is_not_noticed() {
     prove(sites::cluster_of_its_own(), holder(), |site: &ClusterSite| -> Proof<'_> {
         Box::pin(async {
             nobody_notices(site, || {
-                site.set.settle();
-                let slot = site.set.slot_of(NAMES[0]);
-                let old = site.set.master_of(slot);
+                site.set().settle();
+                let slot = site.set().slot_of(NAMES[0]);
+                let old = site.set().master_of(slot);
                 let address = old.address();
                 old.kill();
-                site.set.await_other_master(slot, address);
+                site.set().await_other_master(slot, address);
             })
             .await;
             Ok(())

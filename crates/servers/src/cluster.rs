@@ -59,6 +59,16 @@ impl ClusterSet {
         format!("redis+cluster://{}", places.join(","))
     }
 
+    /// From now on the nodes tell each other's ports only, and clients go on with the host that they have reached: as behind
+    /// an address translation.
+    ///
+    /// # Panics
+    /// When a node refuses.
+    pub fn tell_ports_only(&self) {
+        let words = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+        self.nodes.iter().for_each(|node| ok(node, &words));
+    }
+
     /// The nodes, the first masters first.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes

@@ -1,6 +1,9 @@
 //! A network that can be disturbed: a TCP relay of our own between clients and a server.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -59,15 +62,30 @@ impl Network {
     /// # Errors
     /// When no port is to be had, or no server is given.
     pub async fn before_all(servers: &[SocketAddr]) -> std::io::Result<Self> {
+        let places = servers.iter().map(|server| (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), *server));
+        Self::at(&places.collect::<Vec<_>>()).await
+    }
+
+    async fn at(places: &[(SocketAddr, SocketAddr)]) -> std::io::Result<Self> {
         let (weather, _) = watch::channel(Weather::Fair);
         let (mut addresses, mut accepting) = (Vec::new(), JoinSet::new());
-        for server in servers {
-            let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        for (at, server) in places {
+            let listener = TcpListener::bind(at).await?;
             addresses.push(listener.local_addr()?);
             accepting.spawn(accept(listener, *server, weather.clone()));
         }
         let address = *addresses.first().ok_or(std::io::ErrorKind::InvalidInput)?;
         Ok(Self { weather, address, addresses, accepting })
+    }
+
+    /// One network before several servers, at the same ports of another host than theirs: for servers that tell their clients
+    /// each other's ports and leave the host to them.
+    ///
+    /// # Errors
+    /// When one of the ports is taken there, or no server is given.
+    pub async fn before_all_at(host: IpAddr, servers: &[SocketAddr]) -> std::io::Result<Self> {
+        let places = servers.iter().map(|server| (SocketAddr::new(host, server.port()), *server));
+        Self::at(&places.collect::<Vec<_>>()).await
     }
 
     /// Changes the weather, for open connections too.

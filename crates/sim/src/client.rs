@@ -40,6 +40,7 @@ pub(crate) struct Client {
     debts: Vec<Debt>,
     pub(crate) grants: u64,
     pub(crate) renewals: u64,
+    renewals_begun: u64,
 }
 
 enum State {
@@ -86,6 +87,7 @@ impl Client {
             debts: Vec::new(),
             grants: 0,
             renewals: 0,
+            renewals_begun: 0,
         }
     }
 
@@ -163,7 +165,10 @@ impl Client {
                 let action = round.on(now, quorum::Event::Voted { node: server, vote });
                 self.taken(now, action, random)
             }
-            (Request::Renew { owner, .. }, State::Holding { renewing: Some(renewing), .. }) if owner == self.claim => {
+            // An answer belongs to its own question: one to an earlier renewal says nothing of what was asked since.
+            (Request::Renew { renewal, .. }, State::Holding { renewing: Some(renewing), .. })
+                if renewal == self.renewals_begun =>
+            {
                 renewing.gone.extend((reply == Reply::No).then_some(server));
                 let action = renewing.round.on(now, quorum::Event::Voted { node: server, vote });
                 self.renewed(now, action, random)
@@ -235,7 +240,9 @@ impl Client {
             machine::Action::Renew => {
                 *renewing =
                     Some(Renewing { round: Round::begin(self.quorum, Sent::at(now)), gone: Vec::new(), sent: now });
-                deeds.extend(self.everywhere(Request::Renew { owner: self.claim, round: self.round_number }));
+                self.renewals_begun += 1;
+                let (owner, round, renewal) = (self.claim, self.round_number, self.renewals_begun);
+                deeds.extend(self.everywhere(Request::Renew { owner, round, renewal }));
             }
             machine::Action::Lose(_) => deeds.extend(self.end(now, "has lost", random)),
             machine::Action::Nothing => {}

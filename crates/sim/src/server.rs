@@ -24,6 +24,8 @@ pub(crate) enum Request {
     Renew {
         owner: Owner,
         round: u64,
+        /// Which renewal of its client this is part of. The server does not look at it.
+        renewal: u64,
     },
     Release {
         owner: Owner,
@@ -71,7 +73,7 @@ impl Server {
                 *free = Some(Record { owner, round, ends: clock + self.ttl });
                 true
             }
-            (Request::Renew { owner, round }, Some(record)) if record.owner == owner => {
+            (Request::Renew { owner, round, .. }, Some(record)) if record.owner == owner => {
                 record.ends = clock + self.ttl;
                 record.round = record.round.max(round);
                 true

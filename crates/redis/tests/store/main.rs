@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
 mod cluster;
+mod documented_rights;
 mod faults;
 mod floor;
 mod holding;

@@ -91,7 +91,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "cluster: what must wait until a slot has moved fails",
         rule: "C2",
-        file: "crates/redis/src/cluster.rs",
+        file: "crates/redis/src/cluster/redirection.rs",
         find: "            (redis::ErrorKind::Server(TryAgain | ClusterDown), _) => Self::Wait,",
         replace: "            (redis::ErrorKind::Server(TryAgain | ClusterDown), _) => Self::None,",
         test: redis("cluster::what_cannot_be_done_while_a_slot_moves_is_done_right_after"),
@@ -115,7 +115,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "cluster: a replaced master raises no doubt",
         rule: "L4",
-        file: "crates/redis/src/cluster.rs",
+        file: "crates/redis/src/cluster/map.rs",
         find: "if state.map.masters.iter().any(gone) {",
         replace: "if state.map.masters.iter().any(gone) && false {",
         test: redis("cluster::l4_a_replaced_master_puts_every_grant_in_doubt"),
@@ -131,7 +131,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "cluster: what a pipeline could not do is told as a failure",
         rule: "R1",
-        file: "crates/redis/src/cluster.rs",
+        file: "crates/redis/src/cluster/batch.rs",
         find: "Some(value) if !matches!(value, Value::ServerError(_)) =>",
         replace: "Some(value) =>",
         test: redis("cluster::locks_of_all_masters_are_listed_broken_and_renewed_in_pipelines"),

@@ -21,7 +21,7 @@ pub use postgres::{PostgresSite, postgres, postgres_session};
 pub use redis::{RedisSite, redis};
 pub use redlock::{RedlockSite, redlock};
 pub use sentinel::{SentinelSite, sentinel};
-pub use zookeeper::{ZooKeeperSite, zookeeper};
+pub use zookeeper::{ZooKeeperSite, ZooKeeperTrio, zookeeper, zookeeper_trio};
 
 /// What the store behind a scheme says of itself.
 fn capabilities_of(scheme: &str) -> Capabilities {

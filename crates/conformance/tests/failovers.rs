@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use fencepost_conformance::{
     Proof,
-    crowd::Crowd,
+    crowd::{Crowd, Served},
     holder::Holder,
     prove,
     site::Site,
-    sites::{self, ClusterSite, EtcdSite, SentinelSite},
+    sites::{self, ClusterSite, EtcdSite, SentinelSite, ZooKeeperTrio},
 };
 use fencepost_core::clock::{BootClock, sleep};
+use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(12);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -149,11 +150,7 @@ fn etcd_a_crowd_is_served_through_faults() {
         Box::pin(async {
             let arena = tempfile::tempdir().expect("a directory");
             let crowd = Crowd { tasks: 4, names: 4, millis: 14_000, arena: arena.path().to_owned() };
-            let mut processes = Vec::new();
-            for _ in 0..8 {
-                let (mut holder, crowd) = (Holder::start(site).await, crowd.clone());
-                processes.push(tokio::spawn(async move { holder.crowd(crowd).await }));
-            }
+            let processes = processes_of(site, &crowd).await;
             let pause = || sleep(&BootClock, Duration::from_secs(2));
             let cluster = &site.cluster;
             pause().await;
@@ -171,14 +168,70 @@ fn etcd_a_crowd_is_served_through_faults() {
             cluster.pause(follower);
             pause().await;
             cluster.resume(follower);
-            for process in processes {
-                let served = process.await.expect("the crowd ends");
-                assert!(served.errors.is_empty(), "{:?}", served.errors);
-                assert!(served.least >= 1, "a task starved while {} grants were made", served.grants);
-            }
-            let left = site.leftovers().await;
-            assert!(left.is_empty(), "{left:?}");
+            everybody_was_served(site, processes).await;
             Ok(())
         })
     });
+}
+
+/// As on etcd, with the same crowd; the follower is cut off from the others.
+#[test]
+fn zookeeper_a_crowd_is_served_through_faults() {
+    prove(sites::zookeeper_trio(), holder(), |site: &ZooKeeperTrio| -> Proof<'_> {
+        Box::pin(async {
+            let arena = tempfile::tempdir().expect("a directory");
+            let crowd = Crowd { tasks: 4, names: 4, millis: 14_000, arena: arena.path().to_owned() };
+            let processes = processes_of(site, &crowd).await;
+            let pause = || sleep(&BootClock, Duration::from_secs(2));
+            let (ensemble, servers) = (&site.ensemble, site.ensemble.servers());
+            pause().await;
+            let leader = ensemble.leader().await;
+            servers[leader].kill();
+            pause().await;
+            tokio::task::block_in_place(|| servers[leader].launch());
+            pause().await;
+            let leader = ensemble.leader().await;
+            servers[leader].freeze();
+            pause().await;
+            servers[leader].thaw();
+            pause().await;
+            let follower = ensemble.follower().await;
+            ensemble.cut_off(follower);
+            pause().await;
+            ensemble.reunite(follower);
+            everybody_was_served(site, processes).await;
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn zookeeper_a_crash_of_the_leader_is_not_noticed() {
+    prove(sites::zookeeper_trio(), holder(), |site: &ZooKeeperTrio| -> Proof<'_> {
+        Box::pin(async {
+            let leader = site.ensemble.leader().await;
+            nobody_notices(site, || site.ensemble.servers()[leader].kill()).await;
+            Ok(())
+        })
+    });
+}
+
+/// Eight processes with the crowd's tasks.
+async fn processes_of(site: &dyn Site, crowd: &Crowd) -> Vec<JoinHandle<Served>> {
+    let mut processes = Vec::new();
+    for _ in 0..8 {
+        let (mut holder, crowd) = (Holder::start(site).await, crowd.clone());
+        processes.push(tokio::spawn(async move { holder.crowd(crowd).await }));
+    }
+    processes
+}
+
+async fn everybody_was_served(site: &dyn Site, processes: Vec<JoinHandle<Served>>) {
+    for process in processes {
+        let served = process.await.expect("the crowd ends");
+        assert!(served.errors.is_empty(), "{:?}", served.errors);
+        assert!(served.least >= 1, "a task starved while {} grants were made", served.grants);
+    }
+    let left = site.leftovers().await;
+    assert!(left.is_empty(), "{left:?}");
 }

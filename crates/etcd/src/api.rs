@@ -74,6 +74,11 @@ pub(crate) fn delete(key: &[u8]) -> RequestOp {
     RequestOp { request: Some(Request::RequestDeleteRange(delete)) }
 }
 
+/// A transaction inside another.
+pub(crate) fn inner(txn: TxnRequest) -> RequestOp {
+    RequestOp { request: Some(Request::RequestTxn(txn)) }
+}
+
 /// That the key was created by this revision; that there is no such key, with 0.
 pub(crate) fn created_by(key: &[u8], revision: i64) -> Compare {
     Compare {
@@ -111,6 +116,14 @@ impl TxnResponse {
     pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
         self.responses.into_iter().filter_map(|op| match op.response {
             Some(Response::ResponseRange(range)) => Some(range),
+            _ => None,
+        })
+    }
+
+    /// The answer to the transaction inside this one.
+    pub(crate) fn inner(self) -> Option<TxnResponse> {
+        self.responses.into_iter().find_map(|op| match op.response {
+            Some(Response::ResponseTxn(txn)) => Some(txn),
             _ => None,
         })
     }

@@ -71,6 +71,11 @@ impl Failure {
         Self::new(ErrorKind::Unavailable, Applied::Unknown, "the claim is still being given back")
     }
 
+    /// The place in the queue was removed, by somebody or by ourselves; a repeated claim takes another.
+    pub(crate) fn place_lost() -> Self {
+        Self::new(ErrorKind::Unavailable, Applied::Unknown, "the place in the queue is gone")
+    }
+
     /// The session ended while a request of it was under way.
     pub(crate) fn session_lost() -> Self {
         Self::new(ErrorKind::Unavailable, Applied::Unknown, "the session ended in etcd").sort(Sort::SessionGone)

@@ -2,23 +2,20 @@
 //!
 //! | key | what |
 //! |---|---|
-//! | `NAMESPACE/locks/NAME/OWNER` | a claim: the oldest of a lock's claims holds it, the others wait in the order of their creation |
+//! | `NAMESPACE/locks/NAME/SEAT` | a claim: the oldest of a lock's claims holds it, the others wait in the order of their creation |
 //! | `NAMESPACE/cells/NAME` | a cell: which change wrote it, in 40 digits, and its value |
 //! | `NAMESPACE/sessions/LEASE` | a session's barrier, written only after a request of unknown outcome |
 //!
-//! In `NAME`, `%` and `/` are percent-encoded, so that no name lies below another. `OWNER` is the owner value in 40
-//! hexadecimal digits. What does not look like that is a stray: it neither blocks nor counts.
+//! In `NAME`, `%` and `/` are percent-encoded, so that no name lies below another. `SEAT` is 40 hexadecimal digits (see
+//! `seats`); whose claim it is says the record. What does not look like that is a stray: it neither blocks nor counts.
 //!
-//! With `recipe=etcd` claims lie at `NAMESPACE/NAME/OWNER`, where etcd's own clients keep theirs as
+//! With `recipe=etcd` claims lie at `NAMESPACE/NAME/SEAT`, where etcd's own clients keep theirs as
 //! `NAMESPACE/NAME/LEASE` in hexadecimal digits. Names are not encoded then, and barriers are
 //! `NAMESPACE/.fencepost/session-LEASE`, which looks like nobody's claim.
 
-use fencepost_core::{
-    name::{LockName, Namespace},
-    owner::Owner,
-};
+use fencepost_core::name::{LockName, Namespace};
 
-use crate::config::Recipe;
+use crate::{config::Recipe, seats::Seat};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -50,10 +47,10 @@ impl Keys {
         prefix
     }
 
-    /// The claim of an owner.
-    pub(crate) fn claim(&self, name: &LockName, owner: &Owner) -> Vec<u8> {
+    /// The claim on a seat.
+    pub(crate) fn claim(&self, name: &LockName, seat: Seat) -> Vec<u8> {
         let mut key = self.lock(name);
-        key.extend_from_slice(owner.to_string().as_bytes());
+        key.extend_from_slice(seat.to_string().as_bytes());
         key
     }
 
@@ -102,12 +99,6 @@ impl Keys {
     }
 }
 
-/// The owner value at the end of a claim's key; `None` for one of etcd's own clients.
-pub(crate) fn owner(key: &[u8]) -> Option<Owner> {
-    let tail = key.rsplit(|byte| *byte == b'/').next()?;
-    std::str::from_utf8(tail).ok()?.parse().ok()
-}
-
 fn encoded(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2F")
 }
@@ -120,7 +111,10 @@ fn decoded(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_core::owner::Owner;
+
     use super::*;
+    use crate::seats::Seats;
 
     fn keys(recipe: Recipe) -> Keys {
         Keys::new(&Namespace::new("app/x").unwrap(), recipe)
@@ -128,14 +122,13 @@ mod tests {
 
     #[test]
     fn c3_names_read_back_and_do_not_nest() {
-        let owner_value = Owner::random().unwrap();
+        let owner = Owner::random().unwrap();
         for recipe in [Recipe::Fencepost, Recipe::Etcd] {
             let keys = keys(recipe);
             for text in ["a", "a/b", "/", "%", "%2F", "%252F", "이름", "..", " ", "a/0"] {
                 let name = LockName::new(text).unwrap();
-                let key = keys.claim(&name, &owner_value);
+                let key = keys.claim(&name, Seats::default().take(&name, &owner));
                 assert_eq!(keys.name(&key), Some(name.clone()), "{text}");
-                assert_eq!(owner(&key), Some(owner_value));
                 assert!(keys.is_claim(&keys.lock(&name), &key));
             }
         }

@@ -6,18 +6,39 @@ use std::{
     time::Duration,
 };
 
-use fencepost_core::{claim::LossReason, clock::Moment, owner::Owner, store::LossReporter};
+use fencepost_core::{
+    claim::{Claim, LossReason},
+    clock::Moment,
+    name::LockName,
+    owner::Owner,
+    store::LossReporter,
+};
 
-use crate::{failure::Failure, queue::Place, session::Session};
+use crate::{
+    failure::Failure,
+    keys::Keys,
+    queue::Place,
+    seats::{Seat, Seats},
+    session::Session,
+};
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    keys: Keys,
+    books: Mutex<Books>,
+    reporter: OnceLock<LossReporter>,
+}
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    entries: Mutex<HashMap<Owner, Entry>>,
-    reporter: OnceLock<LossReporter>,
+struct Books {
+    entries: HashMap<Owner, Entry>,
+    seats: Seats,
 }
 
 #[derive(Debug)]
 struct Entry {
+    name: LockName,
+    seat: Seat,
     key: Arc<[u8]>,
     session: Arc<Session>,
     stage: Stage,
@@ -25,6 +46,8 @@ struct Entry {
     place: Option<Place>,
     /// A request for it was sent whose outcome was not seen: it may still be carried out.
     unclear: bool,
+    /// A removal of it was sent whose outcome was not seen: that, too, may still be carried out.
+    unclear_removal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +85,8 @@ pub(crate) struct Asking<'a> {
     ledger: &'a Ledger,
     owner: Owner,
     before: bool,
+    /// The claim's key.
+    pub(crate) key: Arc<[u8]>,
 }
 
 impl Asking<'_> {
@@ -72,14 +97,34 @@ impl Asking<'_> {
     }
 }
 
+impl Entry {
+    /// Nobody believes in it from now on, and a removal is about to be sent.
+    fn leave(&mut self, owner: Owner, now: Moment) -> Leaving {
+        let since = match self.stage {
+            Stage::Leaving { since } => {
+                // The one before was not answered, or not yet.
+                self.unclear_removal = true;
+                since
+            }
+            _ => now,
+        };
+        self.stage = Stage::Leaving { since };
+        Leaving { owner, key: self.key.clone(), session: self.session.clone(), unclear: self.unclear, since }
+    }
+}
+
 impl Ledger {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Entry>> {
-        // Every change leaves the table whole.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(keys: Keys) -> Self {
+        Self { keys, books: Mutex::default(), reporter: OnceLock::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        // Every change leaves the books whole.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change<T>(&self, owner: &Owner, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        self.lock().get_mut(owner).map(change)
+        self.lock().entries.get_mut(owner).map(change)
     }
 
     pub(crate) fn report_to(&self, reporter: LossReporter) {
@@ -89,21 +134,22 @@ impl Ledger {
 
     /// A request for this claim on this session is about to be sent. Not for one that is still being given back: the
     /// two would overtake each other.
-    pub(crate) fn ask(
-        &self,
-        owner: &Owner,
-        key: &[u8],
-        session: &Arc<Session>,
-        now: Moment,
-    ) -> Result<Asking<'_>, Failure> {
-        let mut entries = self.lock();
+    pub(crate) fn ask(&self, claim: &Claim, session: &Arc<Session>, now: Moment) -> Result<Asking<'_>, Failure> {
+        let Books { entries, seats } = &mut *self.lock();
+        let (name, owner) = (claim.name(), claim.owner());
         let stage = Stage::Wanted { unattended: Some(now) };
-        let entry = entries.entry(*owner).or_insert_with(|| Entry {
-            key: key.into(),
-            session: session.clone(),
-            stage,
-            place: None,
-            unclear: false,
+        let entry = entries.entry(*owner).or_insert_with(|| {
+            let seat = seats.take(name, owner);
+            Entry {
+                name: name.clone(),
+                seat,
+                key: self.keys.claim(name, seat).into(),
+                session: session.clone(),
+                stage,
+                place: None,
+                unclear: false,
+                unclear_removal: false,
+            }
         });
         match entry.stage {
             Stage::Wanted { .. } => entry.stage = stage,
@@ -114,7 +160,17 @@ impl Ledger {
         if entry.session.id != session.id {
             entry.session = session.clone();
         }
-        Ok(Asking { ledger: self, owner: *owner, before })
+        Ok(Asking { ledger: self, owner: *owner, before, key: entry.key.clone() })
+    }
+
+    /// The claim that this revision created was seen to be the first of its lock: no older one is there, nor will be.
+    pub(crate) fn is_first(&self, name: &LockName, created: i64) {
+        self.lock().seats.is_first(name, created);
+    }
+
+    /// Whether the claim that this revision created is the one that was last seen to be the first.
+    pub(crate) fn was_first(&self, name: &LockName, created: i64) -> bool {
+        self.lock().seats.first(name) == created
     }
 
     /// It found its place in the queue.
@@ -170,15 +226,20 @@ impl Ledger {
 
     /// The revision that a held claim was last seen at.
     pub(crate) fn seen_at(&self, owner: &Owner) -> Option<i64> {
-        match self.lock().get(owner)?.stage {
+        match self.lock().entries.get(owner)?.stage {
             Stage::Held { seen, .. } => Some(seen),
             _ => None,
         }
     }
 
+    /// The key of a claim.
+    pub(crate) fn key(&self, owner: &Owner) -> Option<Arc<[u8]>> {
+        self.lock().entries.get(owner).map(|entry| entry.key.clone())
+    }
+
     /// The key of a claim that is held, and the revision that created it.
-    pub(crate) fn key(&self, owner: &Owner) -> Option<(Arc<[u8]>, i64)> {
-        match self.lock().get(owner)? {
+    pub(crate) fn held(&self, owner: &Owner) -> Option<(Arc<[u8]>, i64)> {
+        match self.lock().entries.get(owner)? {
             Entry { key, stage: Stage::Held { created, .. }, .. } => Some((key.clone(), *created)),
             _ => None,
         }
@@ -186,55 +247,55 @@ impl Ledger {
 
     /// The session that a claim stands on.
     pub(crate) fn session(&self, owner: &Owner) -> Option<Arc<Session>> {
-        self.lock().get(owner).map(|entry| entry.session.clone())
+        self.lock().entries.get(owner).map(|entry| entry.session.clone())
     }
 
     /// It is being given back from now on, and nobody believes in it any more.
     pub(crate) fn leave(&self, owner: &Owner, now: Moment) -> Option<Leaving> {
-        self.change(owner, |entry| {
-            let since = match entry.stage {
-                Stage::Leaving { since } => since,
-                _ => now,
-            };
-            entry.stage = Stage::Leaving { since };
-            let Entry { key, session, unclear, .. } = entry;
-            Leaving { owner: *owner, key: key.clone(), session: session.clone(), unclear: *unclear, since }
-        })
+        self.change(owner, |entry| entry.leave(*owner, now))
     }
 
     /// What is to be given back at `now` though nobody does: grants that were not renewed in time, turns that nobody
     /// took, and releases whose answer is overdue. They are leaving from now on.
     pub(crate) fn overdue(&self, now: Moment, limits: &Limits) -> Vec<Leaving> {
         let mut overdue = Vec::new();
-        for (owner, entry) in &mut *self.lock() {
-            let (due, since) = match entry.stage {
-                Stage::Held { until, .. } => (until.after(limits.not_renewed), now),
-                Stage::Wanted { unattended: Some(since) } => (since.after(limits.unattended), now),
+        for (owner, entry) in &mut self.lock().entries {
+            let due = match entry.stage {
+                Stage::Held { until, .. } => until.after(limits.not_renewed),
+                Stage::Wanted { unattended: Some(since) } => since.after(limits.unattended),
                 Stage::Wanted { unattended: None } => continue,
-                Stage::Leaving { since } => (since.after(limits.leaving), since),
+                Stage::Leaving { since } => since.after(limits.leaving),
             };
             if now >= due {
-                entry.stage = Stage::Leaving { since };
-                let Entry { key, session, unclear, .. } = entry;
-                let (key, session, unclear) = (key.clone(), session.clone(), *unclear);
-                overdue.push(Leaving { owner: *owner, key, session, unclear, since });
+                overdue.push(entry.leave(*owner, now));
             }
         }
         overdue
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().entries.is_empty()
+    }
+
+    /// A removal of it was sent, or tried once more, whose outcome was not seen.
+    pub(crate) fn removal_is_unclear(&self, owner: &Owner) {
+        self.change(owner, |entry| entry.unclear_removal = true);
     }
 
     /// Nothing of it is left in the store.
     pub(crate) fn forget(&self, owner: &Owner) {
-        self.lock().remove(owner);
+        let Books { entries, seats } = &mut *self.lock();
+        let Some(entry) = entries.remove(owner) else { return };
+        if entry.unclear || entry.unclear_removal {
+            seats.give_up();
+        } else {
+            seats.give_back(&entry.name, entry.seat);
+        }
     }
 
     /// Whether any claim stands on the session.
     pub(crate) fn uses(&self, session: &Arc<Session>) -> bool {
-        self.lock().values().any(|entry| entry.session.id == session.id)
+        self.lock().entries.values().any(|entry| entry.session.id == session.id)
     }
 
     /// Tells the holder of a claim that it is lost; others have nothing to lose.
@@ -256,8 +317,8 @@ impl Ledger {
     /// Tells all holders of a session. It must be marked as lost before, so that nobody begins to believe meanwhile.
     pub(crate) fn lose_session(&self, session: &Session) {
         let owners: Vec<_> = {
-            let entries = self.lock();
-            entries.iter().filter(|(_, entry)| entry.session.id == session.id).map(|(owner, _)| *owner).collect()
+            let books = self.lock();
+            books.entries.iter().filter(|(_, entry)| entry.session.id == session.id).map(|(owner, _)| *owner).collect()
         };
         for owner in owners {
             self.lose(&owner, LossReason::SessionExpired);

@@ -22,7 +22,7 @@
 //! # Data beside the lock
 //!
 //! [`EtcdGuard`], which a lease's `guard` answers, is the condition for a transaction of your own in the same cluster: it
-//! takes effect only while the lock is held. `examples/guarded.rs` shows it.
+//! takes effect only while the lock is held. `examples/guarded_etcd.rs` shows it.
 //!
 //! # Rights
 //!
@@ -59,6 +59,7 @@ mod link;
 mod queue;
 mod record;
 mod renewal;
+mod seats;
 mod session;
 mod store;
 mod survey;

@@ -201,16 +201,15 @@ impl Link {
         Ok(self.ask(send).await?.message)
     }
 
-    /// Removes one key; answers whether it was there.
-    pub(crate) async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
+    /// Removes one key; answers whether it was there, as far as this try knows.
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<Answer<bool>, Failure> {
         let send = |connection: Connection| {
             let removal = DeleteRangeRequest { key: key.to_vec(), ..Default::default() };
             let request = connection.request(removal);
             async move { kv(connection).delete_range(request).await }
         };
-        let answer = self.ask(send).await?;
-        // A try whose answer was lost may be the one that removed it.
-        Ok(answer.message.deleted > 0 || answer.unclear)
+        let Answer { message, unclear } = self.ask(send).await?;
+        Ok(Answer { message: message.deleted > 0, unclear })
     }
 
     /// The current connection, or a new one.

@@ -13,7 +13,7 @@ use fencepost_core::{
 };
 
 use crate::{
-    api::{KeyValue, RangeRequest, TxnRequest, below, changed_by, delete, exactly, none_below, put, revision},
+    api::{KeyValue, RangeRequest, TxnRequest, below, changed_by, delete, exactly, inner, none_below, put, revision},
     config::Recipe,
     failure::{Failure, Sort},
     keys::Keys,
@@ -52,9 +52,26 @@ pub(crate) struct Place {
     /// The revision that created our key.
     pub(crate) created: i64,
     /// The claim just before ours.
-    pub(crate) before: Vec<u8>,
+    pub(crate) before: Before,
     /// The revision as of which that was so.
     pub(crate) seen: i64,
+}
+
+/// A claim before another: its key, and the revision that created it, since a key can be used again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Before {
+    pub(crate) key: Vec<u8>,
+    pub(crate) created: i64,
+}
+
+impl Before {
+    fn of(kv: KeyValue) -> Self {
+        Self { key: kv.key, created: kv.create_revision }
+    }
+
+    fn is(&self, kv: &KeyValue) -> bool {
+        self.key == kv.key && self.created == kv.create_revision
+    }
 }
 
 /// What a claim came to.
@@ -69,20 +86,21 @@ pub(crate) struct Taken {
 impl Queue {
     /// Takes a lock if nobody holds it or waits for it, else leaves nothing behind: one transaction.
     pub(crate) async fn take_if_free(&self, claim: &Claim) -> Result<Taken, Failure> {
-        let (key, prefix) = (self.keys.claim(claim.name(), claim.owner()), self.keys.lock(claim.name()));
+        let prefix = self.keys.lock(claim.name());
         loop {
             let session = self.sessions.with(claim.ttl).await?;
             let barrier = session.barrier_revision();
+            let asking = self.ledger.ask(claim, &session, self.clock.now())?;
+            let key = asking.key.clone();
             let txn = TxnRequest {
                 compare: vec![none_below(&prefix), changed_by(&session.barrier, barrier)],
-                success: vec![put(&key, &self.record(claim), session.id), exactly(&key).bare().op()],
+                success: vec![put(&key, &self.record(claim), session.id)],
                 failure: vec![
                     exactly(&key).bare().op(),
                     below(&prefix).oldest(1).op(),
                     exactly(&session.barrier).bare().op(),
                 ],
             };
-            let asking = self.ledger.ask(claim.owner(), &key, &session, self.clock.now())?;
             sweep::begin(&self.sessions);
             let answer = match self.link.txn(txn).await {
                 Err(failure) if failure.sort == Sort::SessionGone => {
@@ -100,12 +118,11 @@ impl Queue {
             let answer_unclear = answer.unclear;
             asking.answered(answer_unclear);
             let (succeeded, seen) = (answer.message.succeeded, revision(&answer.message.header));
+            if succeeded {
+                return Ok(self.taken_alone(claim, &key, session, seen));
+            }
             let mut reads = answer.message.ranges().map(|range| range.kvs);
             let own = reads.next().and_then(|kvs| kvs.into_iter().next());
-            if succeeded {
-                let standing = Standing::First { own: own.ok_or_else(Failure::puzzling)?, seen };
-                return Ok(Taken { standing, session, busy: Busy::default() });
-            }
             let oldest = reads.next().and_then(|kvs| kvs.into_iter().next());
             let raised = reads.next().and_then(|kvs| kvs.into_iter().next()).map_or(0, |kv| kv.mod_revision);
             if own.is_some() {
@@ -143,22 +160,29 @@ impl Queue {
     /// Takes a place in the queue, which is the lock itself when nobody is before it: one transaction. A repeat finds
     /// the place that the first try took.
     pub(crate) async fn take_place(&self, claim: &Claim) -> Result<Taken, Failure> {
-        let (key, prefix) = (self.keys.claim(claim.name(), claim.owner()), self.keys.lock(claim.name()));
+        let prefix = self.keys.lock(claim.name());
         loop {
             let session = self.sessions.with(claim.ttl).await?;
             let barrier = session.barrier_revision();
-            let txn = TxnRequest {
-                compare: vec![changed_by(&session.barrier, barrier)],
+            let asking = self.ledger.ask(claim, &session, self.clock.now())?;
+            let key = asking.key.clone();
+            let record = self.record(claim);
+            let place = TxnRequest {
+                compare: vec![none_below(&prefix)],
+                success: vec![put(&key, &record, session.id)],
                 // Just created, ours is the youngest, and the one before it the next youngest. For a repeat it need not
                 // be; then a second look finds out.
-                success: vec![
-                    put(&key, &self.record(claim), session.id),
+                failure: vec![
+                    put(&key, &record, session.id),
                     below(&prefix).youngest(2).bare().op(),
                     below(&prefix).oldest(1).op(),
                 ],
+            };
+            let txn = TxnRequest {
+                compare: vec![changed_by(&session.barrier, barrier)],
+                success: vec![inner(place)],
                 failure: vec![exactly(&session.barrier).bare().op()],
             };
-            let asking = self.ledger.ask(claim.owner(), &key, &session, self.clock.now())?;
             sweep::begin(&self.sessions);
             let answer = match self.link.txn(txn).await {
                 Err(failure) if failure.sort == Sort::SessionGone => {
@@ -175,25 +199,40 @@ impl Queue {
             };
             asking.answered(answer.unclear);
             let (succeeded, seen) = (answer.message.succeeded, revision(&answer.message.header));
-            let mut reads = answer.message.ranges();
             if !succeeded {
-                let raised = reads.next().and_then(|read| read.kvs.into_iter().next()).map_or(0, |kv| kv.mod_revision);
+                let raised = answer
+                    .message
+                    .ranges()
+                    .next()
+                    .and_then(|read| read.kvs.into_iter().next())
+                    .map_or(0, |kv| kv.mod_revision);
                 self.follow_barrier(&session, raised).await?;
                 continue;
             }
+            let place = answer.message.inner().ok_or_else(Failure::puzzling)?;
+            if place.succeeded {
+                return Ok(self.taken_alone(claim, &key, session, seen));
+            }
+            let mut reads = place.ranges();
             let (Some(youngest), Some(oldest)) = (reads.next(), reads.next()) else { return Err(Failure::puzzling()) };
             let count = youngest.count;
             let mut youngest = youngest.kvs.into_iter();
             let standing = match (youngest.next(), youngest.next()) {
-                (Some(own), None) if own.key == key => Standing::First { own, seen },
-                (Some(own), Some(before)) if own.key == key && self.keys.is_claim(&prefix, &before.key) => {
-                    Standing::Behind(Place { created: own.create_revision, before: before.key, seen })
+                (Some(own), None) if *own.key == *key => {
+                    self.ledger.is_first(claim.name(), own.create_revision);
+                    Standing::First { own, seen }
+                }
+                (Some(own), Some(before)) if *own.key == *key && self.keys.is_claim(&prefix, &before.key) => {
+                    Standing::Behind(Place { created: own.create_revision, before: Before::of(before), seen })
                 }
                 // A repeat, or a stray among them.
                 _ => self.look(claim.name(), claim.owner(), None).await?,
             };
             let oldest = oldest.kvs.into_iter().next();
-            let holder = oldest.filter(|kv| self.keys.is_claim(&prefix, &kv.key) && kv.key != key);
+            if let Some(oldest) = oldest.as_ref().filter(|kv| self.keys.is_claim(&prefix, &kv.key)) {
+                self.ledger.is_first(claim.name(), oldest.create_revision);
+            }
+            let holder = oldest.filter(|kv| self.keys.is_claim(&prefix, &kv.key) && *kv.key != *key);
             let holder =
                 match holder.map(|kv| Record::read(&kv, self.recipe).map(|record| record.holder(&kv))).transpose() {
                     Ok(holder) => holder,
@@ -208,52 +247,84 @@ impl Queue {
         }
     }
 
-    /// Where a claim stands now, as the cluster has it: read, not remembered. `created` is the revision of our key where
-    /// it is known, which saves reading the whole queue.
-    pub(crate) async fn look(&self, name: &LockName, owner: &Owner, created: Option<i64>) -> Result<Standing, Failure> {
-        let (key, prefix) = (self.keys.claim(name, owner), self.keys.lock(name));
-        if let Some(created) = created {
-            let before = RangeRequest { max_create_revision: created - 1, ..below(&prefix).youngest(1).bare() };
-            let txn = TxnRequest { success: vec![exactly(&key).bare().op(), before.op()], ..Default::default() };
-            let answer = self.link.txn(txn).await?.message;
-            let seen = revision(&answer.header);
-            let mut reads = answer.ranges().map(|read| read.kvs.into_iter().next());
-            let (own, before) = (reads.next().flatten(), reads.next().flatten());
-            match (own, before) {
-                (None, _) => return Ok(Standing::Gone),
-                (Some(own), None) if own.create_revision == created => return Ok(Standing::First { own, seen }),
-                (Some(own), Some(before))
-                    if own.create_revision == created && self.keys.is_claim(&prefix, &before.key) =>
-                {
-                    return Ok(Standing::Behind(Place { created, before: before.key, seen }));
-                }
-                _ => {} // created anew, or a stray before it
+    /// A transaction has found no claim and made ours, so that it is the one that created our key: here, and nowhere else,
+    /// the revision of the answer is the key's own.
+    fn taken_alone(&self, claim: &Claim, key: &[u8], session: Arc<Session>, revision: i64) -> Taken {
+        self.ledger.is_first(claim.name(), revision);
+        let own = KeyValue { key: key.to_vec(), create_revision: revision, lease: session.id, ..Default::default() };
+        Taken { standing: Standing::First { own, seen: revision }, session, busy: Busy::default() }
+    }
+
+    /// Where a claim stands now, as the cluster has it: read, not remembered. What is known of its place saves reading the
+    /// whole queue.
+    pub(crate) async fn look(
+        &self,
+        name: &LockName,
+        owner: &Owner,
+        place: Option<&Place>,
+    ) -> Result<Standing, Failure> {
+        let Some(key) = self.ledger.key(owner) else { return Ok(Standing::Gone) };
+        let Some(place) = place else { return self.look_at_all(name, &key).await };
+        let prefix = self.keys.lock(name);
+        let created = place.created;
+        // Behind one that was the first stands nobody else, so that it alone needs looking for. Any other may have left
+        // before its turn; whoever is before us then, the cluster has to find among all claims.
+        let before = if self.ledger.was_first(name, place.before.created) {
+            exactly(&place.before.key)
+        } else {
+            RangeRequest { max_create_revision: created - 1, ..below(&prefix).youngest(1) }
+        };
+        let txn = TxnRequest { success: vec![exactly(&key).bare().op(), before.bare().op()], ..Default::default() };
+        let answer = self.link.txn(txn).await?.message;
+        let seen = revision(&answer.header);
+        let mut reads = answer.ranges().map(|read| read.kvs.into_iter().next());
+        let (own, before) = (reads.next().flatten(), reads.next().flatten());
+        // A key that was used again is another claim, and behind ours.
+        let before = before.filter(|before| before.create_revision < created);
+        match (own, before) {
+            (None, _) => Ok(Standing::Gone),
+            (Some(own), None) if own.create_revision == created => {
+                self.ledger.is_first(name, created);
+                Ok(Standing::First { own, seen })
             }
+            (Some(own), Some(before)) if own.create_revision == created && self.keys.is_claim(&prefix, &before.key) => {
+                Ok(Standing::Behind(Place { created, before: Before::of(before), seen }))
+            }
+            _ => self.look_at_all(name, &key).await, // created anew, or a stray before it
         }
+    }
+
+    async fn look_at_all(&self, name: &LockName, key: &[u8]) -> Result<Standing, Failure> {
+        let prefix = self.keys.lock(name);
         let all = self.link.range(below(&prefix).oldest(0).bare()).await?;
         let seen = revision(&all.header);
         let mut before = None;
-        for kv in all.kvs {
-            if kv.key == key {
-                return Ok(match before {
-                    None => Standing::First { own: kv, seen },
-                    Some(before) => Standing::Behind(Place { created: kv.create_revision, before, seen }),
-                });
+        for kv in all.kvs.into_iter().filter(|kv| self.keys.is_claim(&prefix, &kv.key)) {
+            let created = kv.create_revision;
+            let is_ours = kv.key == key;
+            match before {
+                None => {
+                    self.ledger.is_first(name, created);
+                    if is_ours {
+                        return Ok(Standing::First { own: kv, seen });
+                    }
+                }
+                Some(before) if is_ours => return Ok(Standing::Behind(Place { created, before, seen })),
+                Some(_) => {}
             }
-            if self.keys.is_claim(&prefix, &kv.key) {
-                before = Some(kv.key);
-            }
+            before = Some(Before::of(kv));
         }
         Ok(Standing::Gone)
     }
 
     /// Whether a claim and the one before it are both there yet; cheaper than a look, and enough for who was not called.
-    pub(crate) async fn is_still_behind(&self, name: &LockName, owner: &Owner, place: &Place) -> Result<bool, Failure> {
-        let reads = vec![exactly(&self.keys.claim(name, owner)).bare().op(), exactly(&place.before).bare().op()];
+    pub(crate) async fn is_still_behind(&self, owner: &Owner, place: &Place) -> Result<bool, Failure> {
+        let Some(key) = self.ledger.key(owner) else { return Ok(false) };
+        let reads = vec![exactly(&key).bare().op(), exactly(&place.before.key).bare().op()];
         let answer = self.link.txn(TxnRequest { success: reads, ..Default::default() }).await?.message;
         let mut reads = answer.ranges().map(|read| read.kvs.into_iter().next());
         let (own, before) = (reads.next().flatten(), reads.next().flatten());
-        Ok(own.is_some_and(|own| own.create_revision == place.created) && before.is_some())
+        Ok(own.is_some_and(|own| own.create_revision == place.created) && before.is_some_and(|kv| place.before.is(&kv)))
     }
 
     /// For a lock with strays: takes a place, and leaves it again when it is not the first.
@@ -291,7 +362,7 @@ impl Queue {
     }
 
     fn record(&self, claim: &Claim) -> Vec<u8> {
-        Record::new(Mode::Exclusive, &claim.claimant, wall_unix_ms(&*self.clock)).to_json()
+        Record::new(claim.owner(), Mode::Exclusive, &claim.claimant, wall_unix_ms(&*self.clock)).to_json()
     }
 
     /// Removes a claim of anybody's, on condition of the revision that created it.

@@ -1,12 +1,14 @@
-//! What a claim's key holds: JSON that people can read with `etcdctl get`. Nothing is decided by it but the mode.
+//! What a claim's key holds: JSON that people can read with `etcdctl get`. Who holds or waits is decided by the key's age;
+//! the record says whose it is.
 
 use fencepost_core::{
     claim::{Claimant, Holder, Mode, Waiter},
     fence::Fence,
+    owner::Owner,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{api::KeyValue, config::Recipe, failure::Failure, keys};
+use crate::{api::KeyValue, config::Recipe, failure::Failure};
 
 /// The version of this layout. One that is newer is refused rather than misread.
 const VERSION: u32 = 1;
@@ -18,6 +20,9 @@ pub(crate) struct Record {
     version: u32,
     #[serde(default)]
     mode: Mode,
+    /// In hexadecimal digits; absent with one of etcd's own clients.
+    #[serde(default)]
+    owner: Option<String>,
     #[serde(flatten)]
     claimant: Claimant,
     /// When it was asked for, on the claimant's clock.
@@ -26,8 +31,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(mode: Mode, claimant: &Claimant, since_unix_ms: u64) -> Self {
-        Self { version: VERSION, mode, claimant: claimant.clone(), since_unix_ms: Some(since_unix_ms) }
+    pub(crate) fn new(owner: &Owner, mode: Mode, claimant: &Claimant, since_unix_ms: u64) -> Self {
+        let (owner, claimant) = (Some(owner.to_string()), claimant.clone());
+        Self { version: VERSION, mode, owner, claimant, since_unix_ms: Some(since_unix_ms) }
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
@@ -45,16 +51,21 @@ impl Record {
                     user: "a client of etcd's own recipe".into(),
                     ..Default::default()
                 };
-                Ok(Self { version: VERSION, mode: Mode::Exclusive, claimant, since_unix_ms: None })
+                Ok(Self { version: VERSION, mode: Mode::Exclusive, owner: None, claimant, since_unix_ms: None })
             }
             _ => Err(Failure::foreign(&kv.key)),
         }
     }
 
+    /// Whose claim it is; `None` with one of etcd's own clients.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.owner.as_ref()?.parse().ok()
+    }
+
     pub(crate) fn holder(self, kv: &KeyValue) -> Holder {
         Holder {
+            owner: self.owner(),
             claimant: self.claimant,
-            owner: keys::owner(&kv.key),
             mode: self.mode,
             fence: fence(kv),
             since_unix_ms: self.since_unix_ms,
@@ -85,11 +96,12 @@ mod tests {
     fn a_record_reads_back_and_nothing_foreign_does() {
         let claimant =
             Claimant { host: "h\n\"".into(), pid: 7, user: "이".into(), labels: vec![("a".into(), "b".into())] };
-        let record = Record::new(Mode::Exclusive, &claimant, 1_700_000_000_000);
+        let owner = Owner::random().unwrap();
+        let record = Record::new(&owner, Mode::Exclusive, &claimant, 1_700_000_000_000);
         let kv = stored(&record.to_json());
         assert_eq!(Record::read(&kv, Recipe::Fencepost).unwrap(), record);
         let holder = record.holder(&kv);
-        assert_eq!((holder.claimant, holder.fence), (claimant, Fence::new(7)));
+        assert_eq!((holder.owner, holder.claimant, holder.fence), (Some(owner), claimant, Fence::new(7)));
         for foreign in ["", "x", "{}", "7", r#"{"v":2,"host":"h","pid":1,"user":"u"}"#] {
             assert!(Record::read(&stored(foreign.as_bytes()), Recipe::Fencepost).is_err(), "{foreign}");
         }

@@ -45,11 +45,12 @@ async fn answer(
     key: Option<KeyValue>,
     kept: &BTreeMap<i64, Result<(), Failure>>,
 ) -> Result<Renewal, Failure> {
+    let Some(session) = session else { return of_another_client(queue, claim).await };
     let Some(key) = key else { return Ok(Renewal::Lost(queue.who_has_it_now(claim.name()).await?)) };
-    // Nobody here has claimed it, or somebody wrote to it who is not of this session.
-    let Some(session) = session.filter(|session| session.id == key.lease) else {
+    // Somebody wrote to it who is not of this session.
+    if session.id != key.lease {
         return Ok(Renewal::Lost(LossReason::TakenOver));
-    };
+    }
     match kept.get(&session.id) {
         Some(Ok(())) => {
             let (counted_from, ttl) = session.granted();
@@ -62,18 +63,44 @@ async fn answer(
     }
 }
 
+/// A grant of which only the owner value is known here, as a script has it. Its session is kept alive as a whole.
+async fn of_another_client(queue: &Queue, claim: &Claim) -> Result<Renewal, Failure> {
+    let lost = async || queue.who_has_it_now(claim.name()).await.map(Renewal::Lost);
+    let (Some(first), Some(theirs)) =
+        (queue.first(claim.name()).await?, queue.claim_of(claim.name(), claim.owner()).await?)
+    else {
+        return lost().await;
+    };
+    if first.key != theirs.key {
+        return lost().await;
+    }
+    match queue.sessions.keep_alive(theirs.lease).await? {
+        Some((counted_from, ttl)) => Ok(Renewal::Renewed { counted_from, ttl }),
+        None => Ok(Renewal::Lost(LossReason::SessionExpired)),
+    }
+}
+
 /// The keys of the claims as the cluster has them now.
 async fn read(queue: &Queue, claims: &[Arc<Claim>]) -> Result<Vec<Option<KeyValue>>, Failure> {
-    let reads = claims.iter().map(|claim| exactly(&queue.keys.claim(claim.name(), claim.owner())).bare().op());
+    // A claim that nobody here has made, or that was given up, has no key.
+    let held: Vec<_> = claims.iter().map(|claim| queue.ledger.held(claim.owner())).collect();
+    let reads = held.iter().flatten().map(|(key, _)| exactly(key).bare().op());
     let txn = TxnRequest { success: reads.collect(), ..Default::default() };
     let answer = queue.link.txn(txn).await?.message;
     let seen = revision(&answer.header);
-    let keys: Vec<_> = answer.ranges().map(|read| read.kvs.into_iter().next()).collect();
-    if keys.len() != claims.len() {
-        return Err(Failure::puzzling());
-    }
-    for (claim, _) in claims.iter().zip(&keys).filter(|(_, key)| key.is_some()) {
-        queue.ledger.seen(claim.owner(), seen);
+    let mut read = answer.ranges().map(|read| read.kvs.into_iter().next());
+    let mut keys = Vec::with_capacity(claims.len());
+    for (claim, held) in claims.iter().zip(held) {
+        let key = match held {
+            Some((_, created)) => {
+                read.next().ok_or_else(Failure::puzzling)?.filter(|key| key.create_revision == created)
+            }
+            None => None,
+        };
+        if key.is_some() {
+            queue.ledger.seen(claim.owner(), seen);
+        }
+        keys.push(key);
     }
     Ok(keys)
 }

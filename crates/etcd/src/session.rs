@@ -31,7 +31,7 @@ use crate::{
     failure::{Failure, Sort},
     keys::Keys,
     ledger::{Leaving, Ledger},
-    link::Link,
+    link::{Answer, Link},
 };
 
 /// A session without claims is ended after this.
@@ -157,7 +157,22 @@ impl Sessions {
         if session.granted().0.moment() >= since {
             return Ok(());
         }
-        let (id, sent) = (session.id, Sent::now(&*self.clock));
+        match self.keep_alive(session.id).await? {
+            Some(kept) => {
+                let mut state = session.lock();
+                (state.answered, state.ttl) = kept;
+                Ok(())
+            }
+            None => {
+                self.lose(session);
+                Err(Failure::session_lost())
+            }
+        }
+    }
+
+    /// Keeps a lease of etcd's alive, whoever opened it; from when on it lasts, and for how long. `None` when it is over.
+    pub(crate) async fn keep_alive(&self, id: i64) -> Result<Option<(Sent, Duration)>, Failure> {
+        let sent = Sent::now(&*self.clock);
         // A stream for each, so that no answer can be taken for that of a later keep-alive.
         let answer = self.link.ask(|connection| async move {
             let asked = futures_util::stream::once(async move { LeaseKeepAliveRequest { id } });
@@ -167,19 +182,10 @@ impl Sessions {
             let answer = answers.message().await?;
             answer.map(tonic::Response::new).ok_or_else(|| tonic::Status::unavailable("no answer to a keep-alive"))
         });
-        let answer = answer.await?;
+        let answer = answer.await?.message;
         // A later try may have been answered; the lease lasts at least as long as counted from the first.
-        match u64::try_from(answer.message.ttl) {
-            Ok(ttl @ 1..) if answer.message.id == id => {
-                let mut state = session.lock();
-                (state.answered, state.ttl) = (sent, Duration::from_secs(ttl));
-                Ok(())
-            }
-            _ => {
-                self.lose(session);
-                Err(Failure::session_lost())
-            }
-        }
+        let ttl = u64::try_from(answer.ttl).ok().filter(|ttl| *ttl > 0 && answer.id == id);
+        Ok(ttl.map(|ttl| (sent, Duration::from_secs(ttl))))
     }
 
     /// Ends a session on our side: nobody believes in it any more, and all its holders are told.
@@ -290,10 +296,19 @@ impl Sessions {
         }
     }
 
-    /// Removes a claim on condition of its owner, which its key is; answers whether it was there. For a claim of
-    /// unknown outcome the barrier is raised in the same step, so that no request for it that is still under way can
+    /// Removes a claim; answers whether it was there. Its key is its own until this is confirmed. For a claim of unknown
+    /// outcome the barrier is raised in the same step, so that no request for it that is still under way can
     /// bring it back.
     pub(crate) async fn delete(&self, leaving: &Leaving) -> Result<bool, Failure> {
+        let removed = self.removed(leaving).await;
+        if !matches!(removed, Ok(Answer { unclear: false, .. })) {
+            self.ledger.removal_is_unclear(&leaving.owner);
+        }
+        // A try whose answer was lost may be the one that removed it.
+        removed.map(|answer| answer.message || answer.unclear)
+    }
+
+    async fn removed(&self, leaving: &Leaving) -> Result<Answer<bool>, Failure> {
         let session = &leaving.session;
         if leaving.unclear && !session.is_lost() {
             let removal = vec![put(&session.barrier, b"", session.id), delete(&leaving.key)];
@@ -301,7 +316,7 @@ impl Sessions {
             match self.link.txn(removal).await {
                 Ok(answer) => {
                     session.barrier_is_at(revision(&answer.message.header));
-                    return Ok(answer.message.deleted() > 0);
+                    return Ok(Answer { message: answer.message.deleted() > 0, unclear: answer.unclear });
                 }
                 // Nothing can be put on a lease that is gone, and its claims went with it.
                 Err(failure) if failure.sort == Sort::SessionGone => self.lose(session),

@@ -86,7 +86,7 @@ impl EtcdStore {
         let greeting = link.range(below(&keys.all()).bare().limited(1)).await;
         // Nothing was changed, whatever went wrong.
         greeting.map_err(|failure| failure.error(Operation::Open, None).not_applied())?;
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(Ledger::new(keys.clone()));
         let sessions = Sessions::new(link.clone(), keys.clone(), clock.clone(), ledger.clone());
         let ears = Ears::open(link.clone(), ledger.clone(), clock.clone());
         let queue = Queue { link, keys, recipe: config.recipe, ledger, sessions, clock: clock.clone() };
@@ -121,6 +121,8 @@ impl EtcdStore {
                 self.queue.ledger.placed(claim.owner(), place);
                 Ok(Claimed::Queued(busy))
             }
+            // Whoever waits as long as it takes is not sent away: the place went while it was looked for.
+            Standing::Gone if patience == Patience::Queue => Err(failed(Failure::place_lost())),
             Standing::Gone => Ok(Claimed::Busy(busy)),
         }
     }
@@ -151,7 +153,7 @@ impl EtcdStore {
             self.queue.ledger.unattended(claim.owner(), None);
             let mut rung = false;
             if let (Some((place, session)), None) = (&waiting, outage) {
-                rung = self.called(claim, name, place, session).await;
+                rung = self.called(claim, place, session).await;
             }
             let place = waiting.as_ref().map(|(place, _)| place);
             match self.look_whose_turn(claim, name, place).await {
@@ -181,15 +183,15 @@ impl EtcdStore {
     }
 
     /// Waits until the claim before this one is gone, or something else is to be looked at; whether a watch told so.
-    async fn called(&self, claim: &Claim, name: &LockName, place: &Place, session: &Session) -> bool {
-        let before = self.ears.watch(*claim.owner(), &place.before, place.seen + 1);
+    async fn called(&self, claim: &Claim, place: &Place, session: &Session) -> bool {
+        let before = self.ears.watch(*claim.owner(), &place.before.key, place.seen + 1);
         loop {
             tokio::select! {
                 () = before.rung() => return true,
                 () = session.lost() => return false,
                 () = clock::sleep(&*self.clock, LOOK_AGAIN.mul_f64(0.75 + jitter() / 2.0)) => {}
             }
-            if !matches!(self.queue.is_still_behind(name, claim.owner(), place).await, Ok(true)) {
+            if !matches!(self.queue.is_still_behind(claim.owner(), place).await, Ok(true)) {
                 return false;
             }
         }
@@ -204,7 +206,7 @@ impl EtcdStore {
             // Its session ended, and its place in the queue with it, or nobody has claimed it yet.
             return self.take_place_anew(claim).await;
         };
-        let look = self.queue.look(name, claim.owner(), place.map(|place| place.created));
+        let look = self.queue.look(name, claim.owner(), place);
         let standing = match place {
             None => match look.await? {
                 // Nobody called: so it was its turn from the beginning, and the keep-alive is still to come.
@@ -242,10 +244,10 @@ impl EtcdStore {
         self.ears.not_holding(holding.owner);
         let removed = match self.queue.ledger.leave(&holding.owner, self.clock.now()) {
             Some(leaving) => self.queue.sessions.delete(&leaving).await.map_err(failed)?,
-            None => {
-                let key = self.queue.keys.claim(name, &holding.owner);
-                self.queue.link.delete(&key).await.map_err(failed)?
-            }
+            None => match self.queue.claim_of(name, &holding.owner).await.map_err(failed)? {
+                Some(claim) => self.queue.remove(&claim).await.map_err(failed)?,
+                None => false,
+            },
         };
         self.queue.ledger.forget(&holding.owner);
         if removed {
@@ -332,7 +334,7 @@ impl Store for EtcdStore {
     }
 
     fn guard(&self, holding: &Holding) -> Option<Guard> {
-        let (key, create_revision) = self.queue.ledger.key(&holding.owner)?;
+        let (key, create_revision) = self.queue.ledger.held(&holding.owner)?;
         Some(Box::new(EtcdGuard { key: key.to_vec(), create_revision }))
     }
 

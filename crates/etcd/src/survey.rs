@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use fencepost_core::{
     claim::{LockState, LossReason},
     name::LockName,
+    owner::Owner,
 };
 use futures_util::future::join_all;
 
@@ -125,6 +126,13 @@ impl Queue {
             }
             oldest => Ok(oldest),
         }
+    }
+
+    /// The claim of an owner whom another client, or another process, has taken down.
+    pub(crate) async fn claim_of(&self, name: &LockName, owner: &Owner) -> Result<Option<KeyValue>, Failure> {
+        let all = all_below(self, &self.keys.lock(name)).await?;
+        let theirs = |kv: &KeyValue| Record::read(kv, self.recipe).is_ok_and(|record| record.owner() == Some(*owner));
+        Ok(all.into_iter().find(|kv| self.keys.name(&kv.key).as_ref() == Some(name) && theirs(kv)))
     }
 
     /// How a lock was lost whose claim is not in the store.

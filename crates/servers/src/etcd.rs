@@ -1,3 +1,5 @@
+mod ways;
+
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -11,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::survivors::end_with_us;
+use crate::{etcd::ways::Ways, network::Weather, survivors::end_with_us};
 
 /// An etcd cluster of its own, of one member or several, with its data in memory where the system allows it.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct EtcdCluster {
     settings: Vec<String>,
     tls: bool,
     directory: TempDir,
+    /// What lies between the members, where it can be disturbed.
+    ways: Option<Ways>,
 }
 
 #[derive(Debug)]
@@ -65,13 +69,58 @@ impl EtcdCluster {
             let directory = directory();
             let members = (0..members).map(|number| member(number, directory.path())).collect();
             let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-            let cluster = Self { members, settings, tls, directory };
+            let cluster = Self { members, settings, tls, directory, ways: None };
             (0..cluster.members.len()).for_each(|member| cluster.spawn(member));
             if (0..cluster.members.len()).all(|member| cluster.is_healthy_soon(member)) {
                 return cluster;
             }
         }
         panic!("etcd does not answer")
+    }
+
+    /// Starts one whose members can be cut off from each other.
+    ///
+    /// # Panics
+    /// As [`start`](EtcdCluster::start).
+    pub async fn start_apart(members: usize) -> Self {
+        for _ in 0..10 {
+            let directory = directory();
+            let members: Vec<_> = (0..members).map(|number| member(number, directory.path())).collect();
+            let peers: Vec<_> = members.iter().map(|member| member.peer).collect();
+            let ways = Some(Ways::to(&peers).await.expect("free ports"));
+            let cluster = Self { members, settings: Vec::new(), tls: false, directory, ways };
+            (0..cluster.members.len()).for_each(|member| cluster.spawn(member));
+            // The relays go on meanwhile.
+            let waited = tokio::task::spawn_blocking(move || {
+                let healthy = (0..cluster.members.len()).all(|member| cluster.is_healthy_soon(member));
+                healthy.then_some(cluster)
+            });
+            if let Some(cluster) = waited.await.expect("a look at the members") {
+                return cluster;
+            }
+        }
+        panic!("etcd does not answer")
+    }
+
+    /// Cuts a member off from the others, not from its clients: nothing arrives, and connections stay open.
+    ///
+    /// # Panics
+    /// When the cluster was not [started apart](EtcdCluster::start_apart).
+    pub fn cut_off(&self, member: usize) {
+        self.ways().set(member, Weather::Silence);
+    }
+
+    /// Ends the cutting off. Connections that lost something are broken, as a network does after a while.
+    ///
+    /// # Panics
+    /// When the cluster was not [started apart](EtcdCluster::start_apart).
+    pub fn reunite(&self, member: usize) {
+        self.ways().set(member, Weather::Cut);
+        self.ways().set(member, Weather::Fair);
+    }
+
+    fn ways(&self) -> &Ways {
+        self.ways.as_ref().expect("a cluster that was started apart")
     }
 
     /// How many members it has, running or not.
@@ -204,7 +253,7 @@ impl EtcdCluster {
         for (number, member) in self.members.iter().enumerate() {
             self.kill(number);
             let data = tempfile::tempdir_in(self.directory.path()).expect("a directory").keep().join("data");
-            let (name, peer) = (&*member.name, format!("http://{}", member.peer));
+            let (name, peer) = (&*member.name, self.peer(number));
             let data_text = data.to_string_lossy().into_owned();
             let what = ["snapshot", "restore", &snapshot.to_string_lossy(), "--name", name, "--data-dir", &data_text]
                 .map(str::to_owned);
@@ -220,9 +269,15 @@ impl EtcdCluster {
     }
 
     fn initial_cluster(&self) -> String {
-        let peers: Vec<_> =
-            self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peer)).collect();
-        peers.join(",")
+        let peers =
+            (0..self.members.len()).map(|number| format!("{}={}", self.members[number].name, self.peer(number)));
+        peers.collect::<Vec<_>>().join(",")
+    }
+
+    /// Where the others reach a member.
+    fn peer(&self, number: usize) -> String {
+        let address = self.ways.as_ref().map_or(self.members[number].peer, |ways| ways.addresses[number]);
+        format!("http://{address}")
     }
 
     fn spawn(&self, number: usize) {
@@ -234,7 +289,7 @@ impl EtcdCluster {
         let process = Command::new("etcd")
             .args(["--name", &member.name, "--data-dir", &member.data().to_string_lossy()])
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &self.peer(number)])
             .args(["--initial-cluster", &self.initial_cluster(), "--initial-cluster-state", "new"])
             .args(["--listen-metrics-urls", &format!("http://{}", member.metrics)])
             .args(["--heartbeat-interval", heartbeat, "--election-timeout", election])
@@ -246,6 +301,9 @@ impl EtcdCluster {
             .spawn()
             .expect("the package etcd-server must be installed");
         end_with_us(&process, "KILL");
+        if let Some(ways) = &self.ways {
+            ways.runs_as(number, process.id());
+        }
         *member.process() = Some(process);
     }
 

@@ -114,7 +114,8 @@ async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sende
     }
 }
 
-async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
+/// Passes on what comes from either side, as the weather allows.
+pub(crate) async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
     let address = server;
     let Ok(server) = TcpStream::connect(address).await else { return };
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));

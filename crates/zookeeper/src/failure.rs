@@ -69,6 +69,13 @@ impl Failure {
             .advise("look at it with `zkCli.sh`, and delete it or use another namespace")
     }
 
+    /// The grant stands, and only the process that has its session can keep it alive.
+    pub(crate) fn another_session() -> Self {
+        let said = "the lock is held, by a session in ZooKeeper that only the process which took it can keep alive";
+        Self::new(ErrorKind::Unsupported, Applied::No, said)
+            .advise("take it with `fencepost acquire`, whose keeper renews it, or with `fencepost run`")
+    }
+
     /// An answer that cannot be read.
     pub(crate) fn puzzling() -> Self {
         Self::new(ErrorKind::Misconfigured, Applied::Unknown, "ZooKeeper gave an answer that makes no sense here")

@@ -2,6 +2,9 @@
 //!
 //! `CHROOT/NAMESPACE/NAME` is a container; each claim is an ephemeral sequential node in it. The node's name begins with
 //! the claim's owner value, so that a node whose creation was never answered can be found again.
+//!
+//! `CHROOT/NAMESPACE/%cells/NAME` is a cell, with one node below it that is called after the change that wrote it. No lock
+//! can be called so: what begins with a percent sign is two hexadecimal digits in capitals, or no name.
 
 use fencepost_core::{
     name::{LockName, Namespace},
@@ -66,6 +69,19 @@ impl Layout {
         path
     }
 
+    /// Where all cells lie.
+    pub(crate) fn cells(&self) -> String {
+        format!("{}/{CELLS}", self.namespace)
+    }
+
+    /// A cell.
+    pub(crate) fn cell(&self, name: &LockName) -> String {
+        let mut path = self.cells();
+        path.push('/');
+        push_encoded(&mut path, name.as_str());
+        path
+    }
+
     /// The name behind a child of the namespace; `None` for what is not ours.
     pub(crate) fn name(&self, child: &str) -> Option<LockName> {
         let name = LockName::new(percent_decode_str(child).decode_utf8().ok()?).ok()?;
@@ -96,6 +112,8 @@ impl Layout {
         Some(Contender { name, number, owner })
     }
 }
+
+const CELLS: &str = "%cells";
 
 /// Between owner value and number. Shared claims and permits will have letters of their own there.
 const EXCLUSIVE: &str = "-x-";
@@ -183,6 +201,13 @@ mod tests {
             layout(Recipe::Fencepost).lock(&LockName::new("orders/1 é").unwrap()),
             "/apps/shop/orders%2F1%20%C3%A9"
         );
+    }
+
+    #[test]
+    fn c3_the_place_of_cells_is_no_locks() {
+        assert_eq!(layout(Recipe::Fencepost).name(CELLS), None);
+        let cell = LockName::new("word/x").unwrap();
+        assert_eq!(layout(Recipe::Fencepost).cell(&cell), "/apps/shop/%cells/word%2Fx");
     }
 
     proptest! {

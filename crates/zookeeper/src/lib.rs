@@ -35,6 +35,7 @@
 //! | `ca`, `cert`, `key` | with `zookeepers:`: who signed the servers' certificates, the client's own certificate |
 
 mod bare;
+mod cells;
 mod config;
 mod failure;
 mod guard;

@@ -16,10 +16,24 @@ use crate::session::Session;
 
 #[derive(Debug)]
 pub(crate) struct Places {
-    places: Mutex<HashMap<Owner, Place>>,
+    books: Mutex<Books>,
     clock: Arc<dyn Clock>,
     /// There is something new for the sentry to look after.
     pub(crate) changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    places: HashMap<Owner, Place>,
+    queues: HashMap<Arc<str>, Known>,
+}
+
+/// What is known of a lock's queue while this client has places in it.
+#[derive(Debug, Default)]
+struct Known {
+    places: usize,
+    /// The node that was last seen to be the first: whoever stood before it is gone for good.
+    first: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,6 +43,8 @@ pub(crate) struct Place {
     pub(crate) lock: Arc<str>,
     /// The node, once its creation was answered.
     pub(crate) node: Option<Node>,
+    /// The node before ours, where the claim has found it.
+    pub(crate) before: Option<Arc<str>>,
     pub(crate) standing: Standing,
 }
 
@@ -62,11 +78,11 @@ impl Place {
 
 impl Places {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { places: Mutex::default(), clock, changed: Notify::new() }
+        Self { books: Mutex::default(), clock, changed: Notify::new() }
     }
 
     pub(crate) fn get(&self, owner: &Owner) -> Option<Place> {
-        self.lock().get(owner).cloned()
+        self.lock().places.get(owner).cloned()
     }
 
     pub(crate) fn remove(&self, owner: &Owner) -> Option<Place> {
@@ -77,8 +93,8 @@ impl Places {
     /// dropped in the middle, the sentry does (C1).
     pub(crate) fn leaving(&self, owner: &Owner) -> Option<Place> {
         let now = self.clock.now();
-        let mut places = self.lock();
-        let place = places.get_mut(owner)?;
+        let mut books = self.lock();
+        let place = books.places.get_mut(owner)?;
         place.standing = Standing::Coming { alone_since: Some(now) };
         self.changed.notify_one();
         Some(place.clone())
@@ -87,22 +103,25 @@ impl Places {
     /// Puts back what could not be removed, unless there is something new under this owner value.
     pub(crate) fn put_back(&self, owner: Owner, place: Place) {
         let standing = Standing::Coming { alone_since: Some(self.clock.now()) };
-        self.lock().entry(owner).or_insert(Place { standing, ..place });
+        let mut books = self.lock();
+        if !books.places.contains_key(&owner) {
+            books.insert(owner, Place { standing, ..place });
+        }
         self.changed.notify_one();
     }
 
     /// Takes down that a claim is under way, before anything is sent, and attends to it.
     pub(crate) fn enter(self: &Arc<Self>, owner: Owner, session: &Arc<Session>, lock: &str) -> Attendance {
         let standing = Standing::Coming { alone_since: None };
-        let place = Place { session: session.clone(), lock: lock.into(), node: None, standing };
+        let place = Place { session: session.clone(), lock: lock.into(), node: None, before: None, standing };
         self.lock().insert(owner, place);
         Attendance { places: self.clone(), owner }
     }
 
     /// Attends to a claim that is there already.
     pub(crate) fn attend(self: &Arc<Self>, owner: &Owner) -> Option<(Place, Attendance)> {
-        let mut places = self.lock();
-        let place = places.get_mut(owner)?;
+        let mut books = self.lock();
+        let place = books.places.get_mut(owner)?;
         if let Standing::Coming { alone_since } = &mut place.standing {
             *alone_since = None;
         }
@@ -110,17 +129,42 @@ impl Places {
     }
 
     pub(crate) fn set_node(&self, owner: &Owner, node: Node) {
-        if let Some(place) = self.lock().get_mut(owner) {
+        if let Some(place) = self.lock().places.get_mut(owner) {
             place.node = Some(node);
         }
+    }
+
+    /// This node stands right before the claim's.
+    pub(crate) fn set_before(&self, owner: &Owner, node: &str) {
+        if let Some(place) = self.lock().places.get_mut(owner) {
+            place.before = Some(node.into());
+        }
+    }
+
+    /// This node was seen to be the first of its queue.
+    pub(crate) fn is_first(&self, lock: &str, node: &str) {
+        if let Some(known) = self.lock().queues.get_mut(lock)
+            && known.first.as_deref() != Some(node)
+        {
+            known.first = Some(node.into());
+        }
+    }
+
+    /// Whether this node is the one that was last seen to be the first.
+    pub(crate) fn was_first(&self, lock: &str, node: &str) -> bool {
+        self.lock().queues.get(lock).is_some_and(|known| known.first.as_deref() == Some(node))
     }
 
     /// The lock is ours from now on. `None` when the place is gone meanwhile.
     pub(crate) fn hold(&self, owner: &Owner, told: Sent) -> Option<Fence> {
         let since = self.clock.now();
-        let mut places = self.lock();
+        let Books { places, queues } = &mut *self.lock();
         let place = places.get_mut(owner)?;
-        let fence = place.node.as_ref()?.fence;
+        let Node { name, fence } = place.node.as_ref()?;
+        if let Some(known) = queues.get_mut(&place.lock) {
+            known.first = Some(name.clone());
+        }
+        let fence = *fence;
         if matches!(place.standing, Standing::Coming { .. }) {
             place.standing = Standing::Held { since, told, watched_on: None };
             self.changed.notify_one();
@@ -130,17 +174,17 @@ impl Places {
 
     /// The holder is told that his lease counts from `proven`.
     pub(crate) fn told(&self, owner: &Owner, proven: Sent) {
-        if let Some(Place { standing: Standing::Held { told, .. }, .. }) = self.lock().get_mut(owner) {
+        if let Some(Place { standing: Standing::Held { told, .. }, .. }) = self.lock().places.get_mut(owner) {
             *told = (*told).max(proven);
         }
     }
 
     /// Marks grants as watched on the present connection of their sessions, and answers those that were not.
     pub(crate) fn to_watch<'a>(&self, owners: impl Iterator<Item = &'a Owner>) -> Vec<(Owner, Place)> {
-        let mut places = self.lock();
+        let mut books = self.lock();
         let mut unwatched = Vec::new();
         for owner in owners {
-            let Some(place) = places.get_mut(owner) else { continue };
+            let Some(place) = books.places.get_mut(owner) else { continue };
             let connection = Some(place.session.state().connection);
             if let Standing::Held { watched_on, .. } = &mut place.standing
                 && std::mem::replace(watched_on, connection) != connection
@@ -153,29 +197,59 @@ impl Places {
 
     /// The node is not watched, or not any more.
     pub(crate) fn unwatched(&self, owner: &Owner) {
-        if let Some(Place { standing: Standing::Held { watched_on, .. }, .. }) = self.lock().get_mut(owner) {
+        if let Some(Place { standing: Standing::Held { watched_on, .. }, .. }) = self.lock().places.get_mut(owner) {
             *watched_on = None;
         }
         self.changed.notify_one();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().places.is_empty()
     }
 
     /// Takes out every place of a session that has ended.
     pub(crate) fn remove_session(&self, id: i64) -> Vec<(Owner, Place)> {
-        self.lock().extract_if(|_, place| place.session.id == id).collect()
+        self.lock().extract(|_, place| place.session.id == id)
     }
 
     /// Looks at each place; those for which `look` answers `false` are taken out.
     pub(crate) fn sift(&self, mut look: impl FnMut(&Owner, &mut Place) -> bool) {
-        self.lock().retain(|owner, place| look(owner, place));
+        self.lock().extract(|owner, place| !look(owner, place));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Place>> {
+    fn lock(&self) -> MutexGuard<'_, Books> {
         // Nothing in here can panic half way.
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn insert(&mut self, owner: Owner, place: Place) {
+        self.queues.entry(place.lock.clone()).or_default().places += 1;
+        if let Some(before) = self.places.insert(owner, place) {
+            self.left(&before);
+        }
+    }
+
+    fn remove(&mut self, owner: &Owner) -> Option<Place> {
+        let place = self.places.remove(owner)?;
+        self.left(&place);
+        Some(place)
+    }
+
+    fn extract(&mut self, mut which: impl FnMut(&Owner, &mut Place) -> bool) -> Vec<(Owner, Place)> {
+        let extracted: Vec<_> = self.places.extract_if(|owner, place| which(owner, place)).collect();
+        extracted.iter().for_each(|(_, place)| self.left(place));
+        extracted
+    }
+
+    fn left(&mut self, place: &Place) {
+        if let Some(known) = self.queues.get_mut(&place.lock) {
+            known.places -= 1;
+            if known.places == 0 {
+                self.queues.remove(&place.lock);
+            }
+        }
     }
 }
 
@@ -190,7 +264,8 @@ pub(crate) struct Attendance {
 impl Drop for Attendance {
     fn drop(&mut self) {
         let now = self.places.clock.now();
-        if let Some(Place { standing: Standing::Coming { alone_since }, .. }) = self.places.lock().get_mut(&self.owner)
+        if let Some(Place { standing: Standing::Coming { alone_since }, .. }) =
+            self.places.lock().places.get_mut(&self.owner)
         {
             *alone_since = Some(now);
             self.places.changed.notify_one();

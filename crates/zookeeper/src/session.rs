@@ -17,7 +17,7 @@ use crate::{
     heartbeat::Heartbeat,
     servers::{Servers, Wanted},
     session::keeper::Keeper,
-    wire::{Answer, Change, Node, Reader, Request},
+    wire::{Answer, Change, Code, Node, Reader, Request, Stat},
 };
 
 /// Requests that wait to be sent before their senders stand in line.
@@ -171,6 +171,16 @@ impl Session {
     /// Reads a node and has its next change told to `watcher`. Nothing is told of a node that is not there.
     pub(crate) async fn watch(&self, path: &str, watcher: Watcher) -> Result<Node, Failure> {
         self.ask_so(Request::get(path, true), Some((path.to_owned(), watcher)), false).await
+    }
+
+    /// Has the next change of a node told to `watcher`, its creation where it is not there.
+    pub(crate) async fn watch_for(&self, path: &str, watcher: Watcher) -> Result<Option<Stat>, Failure> {
+        let watched = Some((path.to_owned(), watcher));
+        match self.ask_so(Request::appears(path), watched, false).await {
+            Ok(stat) => Ok(Some(stat)),
+            Err(failure) if failure.is(Code::NO_NODE) => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Ends the session in the ensemble, and every node of it.

@@ -12,6 +12,7 @@ use std::{
 
 use fencepost_core::{
     capabilities::Capabilities,
+    cells::Cells,
     claim::{
         Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
         Renewal, Waiter,
@@ -39,7 +40,7 @@ use crate::{
     servers::Servers,
     session::{Session, Watcher},
     sessions::{OnEnd, Sessions},
-    wire::{self, Children, Code, Created, Lifetime, Request, Stat},
+    wire::{self, Change, Children, Code, Created, Lifetime, Request, Stat},
 };
 
 /// How often a claim is begun anew because the container vanished meanwhile: the servers remove empty ones.
@@ -49,13 +50,13 @@ const CONTAINERS_VANISH: usize = 5;
 ///
 /// Dropping it ends its background work; grants then end with their sessions.
 pub struct ZooKeeperStore {
-    layout: Layout,
-    access: Access,
+    pub(crate) layout: Layout,
+    pub(crate) access: Access,
     sessions: Arc<Sessions>,
     places: Arc<Places>,
     sentry: Arc<Sentry>,
     on_end: OnEnd,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     capabilities: Capabilities,
     /// As they were last written: one client's claims share one claimant.
     particulars: Mutex<Option<Particulars>>,
@@ -131,7 +132,7 @@ impl ZooKeeperStore {
     }
 
     /// A session for what needs no grant.
-    async fn any_session(&self) -> Result<Arc<Session>, Failure> {
+    pub(crate) async fn any_session(&self) -> Result<Arc<Session>, Failure> {
         match self.sessions.any() {
             Some(session) => Ok(session),
             None => self.session(Ttl::DEFAULT).await,
@@ -183,9 +184,9 @@ impl ZooKeeperStore {
         Err(Failure::refused(Code::NO_NODE))
     }
 
-    async fn make_containers(&self, session: &Session, lock: &str) -> Result<(), Failure> {
+    pub(crate) async fn make_containers(&self, session: &Session, path: &str) -> Result<(), Failure> {
         let create = |path: &str| Request::create(path, &[], self.access, Lifetime::Container);
-        let parents = vec![create(&self.layout.namespace), create(lock)];
+        let parents = vec![create(&self.layout.namespace), create(path)];
         for made in session.ask_all::<Created>(parents).await {
             match made {
                 Ok(_) => {}
@@ -259,6 +260,10 @@ impl ZooKeeperStore {
                 Err(failure) => return Err(failure),
             };
             let queued = patience == Patience::Queue && holder.stat.is_ephemeral();
+            if queued {
+                self.places.is_first(lock, first);
+                self.places.set_before(claim.owner(), &queue.contenders()[ahead - 1].name);
+            }
             if !queued && let Some(place) = self.places.leaving(claim.owner()) {
                 self.leave(&place).await?;
                 self.places.remove(claim.owner());
@@ -297,8 +302,9 @@ impl ZooKeeperStore {
         let Some((place, _attendance)) = self.places.attend(claim.owner()) else { return Err(self.place_lost(claim)) };
         let Some(node) = &place.node else { return Err(self.place_lost(claim)) };
         let session = &place.session;
+        let mut before = place.before.clone();
         loop {
-            match self.look_ahead(session, &place.lock, node).await {
+            match self.look_ahead(session, &place.lock, node, before.take()).await {
                 Ok(Ahead::Nobody) => return self.grant(claim, session),
                 Ok(Ahead::Changed) => {}
                 Ok(Ahead::LostPlace) => return Err(self.place_lost(claim)),
@@ -310,23 +316,48 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Looks who is ahead, and waits until the one right before us changes. Everybody else may come and go unnoticed, so
-    /// one release wakes one waiter (W2).
-    async fn look_ahead(&self, session: &Session, lock: &str, node: &Node) -> Result<Ahead, Failure> {
-        let queue = Queue::read(&self.layout, session, lock).await?;
-        let before = match queue.position(&node.name) {
-            None => return Ok(Ahead::LostPlace),
-            Some(0) => return Ok(Ahead::Nobody),
-            Some(place) => &queue.contenders()[place - 1].name,
+    /// Looks who is ahead, unless the claim has found out already, and waits until the one right before us changes.
+    /// Everybody else may come and go unnoticed, so one release wakes one waiter (W2).
+    async fn look_ahead(
+        &self,
+        session: &Session,
+        lock: &str,
+        node: &Node,
+        before: Option<Arc<str>>,
+    ) -> Result<Ahead, Failure> {
+        let before = match before {
+            Some(before) => before,
+            None => {
+                let queue = Queue::read(&self.layout, session, lock).await?;
+                let position = queue.position(&node.name);
+                if let (Some(_), Some(first)) = (position, queue.contenders().first()) {
+                    self.places.is_first(lock, &first.name);
+                }
+                match position {
+                    None => return Ok(Ahead::LostPlace),
+                    Some(0) => return Ok(Ahead::Nobody),
+                    Some(place) => queue.contenders()[place - 1].name.as_str().into(),
+                }
+            }
         };
         let (watcher, changed) = oneshot::channel();
-        match session.watch(&format!("{lock}/{before}"), Watcher::Waiter(watcher)).await {
-            Ok(found) if !found.stat.is_ephemeral() => return Err(outlives_everybody(before)),
-            Ok(_) => drop(changed.await), // without an answer the connection is gone, and the watch with it
-            Err(failure) if failure.is(Code::NO_NODE) => {}
+        let gone = match session.watch(&format!("{lock}/{before}"), Watcher::Waiter(watcher)).await {
+            Ok(found) if !found.stat.is_ephemeral() => return Err(outlives_everybody(&before)),
+            // Without an answer the connection is gone, and the watch with it.
+            Ok(_) => matches!(changed.await, Ok(Change::Deleted)),
+            Err(failure) if failure.is(Code::NO_NODE) => true,
             Err(failure) => return Err(failure),
+        };
+        // Behind one that was the first stands nobody else. Any other may have left before its turn.
+        if !gone || !self.places.was_first(lock, &before) {
+            return Ok(Ahead::Changed);
         }
-        Ok(Ahead::Changed)
+        match session.ask::<Stat>(Request::exists(&format!("{lock}/{}", node.name))).await {
+            Ok(own) if own.session == session.id => Ok(Ahead::Nobody),
+            Ok(_) => Ok(Ahead::LostPlace),
+            Err(failure) if failure.is(Code::NO_NODE) => Ok(Ahead::LostPlace),
+            Err(failure) => Err(failure),
+        }
     }
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Failure> {
@@ -434,8 +465,11 @@ impl ZooKeeperStore {
         }
         let session = self.any_session().await?;
         let queue = Queue::read(&self.layout, &session, &self.layout.lock(claim.name())).await?;
-        let another = queue.contenders().first().is_some_and(|first| first.owner.as_ref() != Some(claim.owner()));
-        Ok(if another { LossReason::TakenOver } else { LossReason::Deleted })
+        match queue.contenders().first() {
+            Some(first) if first.owner.as_ref() == Some(claim.owner()) => Err(Failure::another_session()),
+            Some(_) => Ok(LossReason::TakenOver),
+            None => Ok(LossReason::Deleted),
+        }
     }
 
     async fn list(&self, only: Option<&LockName>) -> Result<Vec<LockState>, Failure> {
@@ -544,7 +578,7 @@ impl ZooKeeperStore {
 const CONNECTIONS_BREAK: usize = 3;
 
 /// Begins a verb anew when its connection broke under it. Every verb can be repeated: it finds what the first try left.
-async fn on_another_connection<T, V>(verb: impl Fn() -> V) -> Result<T, Failure>
+pub(crate) async fn on_another_connection<T, V>(verb: impl Fn() -> V) -> Result<T, Failure>
 where
     V: Future<Output = Result<T, Failure>>,
 {
@@ -624,6 +658,10 @@ impl Store for ZooKeeperStore {
             let forced = on_another_connection(|| self.break_lock(name, if_fence)).await;
             forced.map_err(|failure| failure.error(Operation::Force, Some(name)))
         })
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
     }
 
     fn report_losses(&self, to: LossReporter) {

@@ -6,8 +6,8 @@
 mod reply;
 mod request;
 
-pub(crate) use reply::{Answer, Change, Children, Created, Event, Greeting, Node, Reader, Stat};
-pub(crate) use request::{Lifetime, Request, hello, login};
+pub(crate) use reply::{Answer, Change, Children, Created, Done, Event, Greeting, Node, Reader, Stat};
+pub(crate) use request::{Lifetime, Request, Step, hello, login};
 
 /// Numbers of requests that are not ours to choose.
 pub(crate) const XID_EVENT: i32 = -1;

@@ -12,6 +12,7 @@ mod listing;
 mod loss;
 mod periods;
 mod postgres;
+mod quorums;
 mod redis;
 mod repeats;
 mod scripts;

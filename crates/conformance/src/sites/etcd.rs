@@ -13,16 +13,15 @@ pub struct EtcdSite {
 
 /// A fresh server.
 pub async fn etcd() -> EtcdSite {
-    of(1).await
+    before(EtcdCluster::start(1)).await
 }
 
 /// A fresh cluster of three members.
 pub async fn etcd_trio() -> EtcdSite {
-    of(3).await
+    before(EtcdCluster::start(3)).await
 }
 
-async fn of(members: usize) -> EtcdSite {
-    let cluster = EtcdCluster::start(members);
+async fn before(cluster: EtcdCluster) -> EtcdSite {
     let network = Network::before(cluster.address(0)).await.expect("a free port");
     EtcdSite { cluster, network }
 }

@@ -4,7 +4,7 @@ use std::sync::{
 };
 
 use fencepost_core::{capabilities::Capabilities, name::LockName, store::BoxFuture};
-use fencepost_servers::{Admin, Network, ZooKeeperServer};
+use fencepost_servers::{Admin, Network, ZooKeeperEnsemble, ZooKeeperServer};
 
 use crate::site::{DoesNotApply, Server, Site, Tampering, Verdict};
 
@@ -97,19 +97,8 @@ impl Site for ZooKeeperSite {
         })
     }
 
-    /// Every node below a lock. Containers stay until the servers remove them.
     fn leftovers(&self) -> BoxFuture<'_, Vec<String>> {
-        Box::pin(async move {
-            self.admin.sync();
-            let mut left = Vec::new();
-            for namespace in self.admin.children(&self.chroot) {
-                for lock in self.admin.children(&format!("{}/{namespace}", self.chroot)) {
-                    let nodes = self.admin.children(&format!("{}/{namespace}/{lock}", self.chroot));
-                    left.extend(nodes.into_iter().map(|node| format!("{namespace}/{lock}/{node}")));
-                }
-            }
-            left
-        })
+        Box::pin(nodes_below(&self.admin, &self.chroot))
     }
 
     fn network(&self) -> Verdict<&Network> {
@@ -133,6 +122,49 @@ impl Site for ZooKeeperSite {
         self.admin.create_private(&private).expect("a private chroot");
         Ok(format!("zookeeper://mallory:wrong-password@{}{private}", self.shared.address()))
     }
+}
+
+/// Three servers that agree, and can be cut off from each other.
+#[derive(Debug)]
+pub struct ZooKeeperTrio {
+    /// The servers.
+    pub ensemble: ZooKeeperEnsemble,
+}
+
+/// A fresh ensemble of three.
+pub async fn zookeeper_trio() -> ZooKeeperTrio {
+    ZooKeeperTrio { ensemble: ZooKeeperEnsemble::start(3).await }
+}
+
+impl Site for ZooKeeperTrio {
+    fn capabilities(&self) -> Capabilities {
+        super::capabilities_of("zookeeper")
+    }
+
+    fn url(&self) -> String {
+        self.ensemble.url()
+    }
+
+    fn tamper<'a>(&'a self, _: Tampering<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(std::future::ready(Err(DoesNotApply("one server alone is enough for that"))))
+    }
+
+    fn leftovers(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(async { nodes_below(&self.ensemble.servers()[self.ensemble.leader().await].admin(), "").await })
+    }
+}
+
+/// Every node below a lock. Containers stay until the servers remove them.
+async fn nodes_below(admin: &Admin, chroot: &str) -> Vec<String> {
+    admin.sync();
+    let mut left = Vec::new();
+    for namespace in admin.children(chroot).into_iter().filter(|child| child != "zookeeper") {
+        for lock in admin.children(&format!("{chroot}/{namespace}")) {
+            let nodes = admin.children(&format!("{chroot}/{namespace}/{lock}"));
+            left.extend(nodes.into_iter().map(|node| format!("{namespace}/{lock}/{node}")));
+        }
+    }
+    left
 }
 
 impl Server for ZooKeeperServer {

@@ -6,7 +6,7 @@ use fencepost_core::{
     error::{Applied, ErrorKind},
     store::Store,
 };
-use fencepost_servers::EtcdCluster;
+use fencepost_servers::{EtcdCluster, Network, Weather};
 
 use super::*;
 
@@ -115,6 +115,62 @@ async fn a_member_that_is_cut_off_from_the_others_is_left() {
     turn.abort();
 }
 
+/// A follower that the others cannot reach, while its clients can. Who is connected to it alone is told in time; who can
+/// go elsewhere goes on, and so does everybody once it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn t1_a_follower_that_is_cut_off_keeps_no_belief_alive() {
+    let cluster = EtcdCluster::start_apart(3).await;
+    let follower = (cluster.wait_for_leader() + 1) % 3;
+    let cut_off = open(&format!("etcd://{}", cluster.address(follower))).await.unwrap();
+    let anywhere = open(&cluster.url()).await.unwrap();
+    let mut losses = losses(&anywhere);
+    let (alone, kept) = (take(&cut_off, "x", ms(3000)).await, take(&anywhere, "y", TTL).await);
+    let Renewal::Renewed { counted_from, ttl } = renew(&cut_off, &alone).await.unwrap() else { panic!("renewed") };
+    let mut believed = counted_from.moment().after(ttl);
+    let waiter = claim("x", TTL);
+    let mut turn = queue(&client_of_others(&cluster, follower).await, &waiter).await;
+    cluster.cut_off(follower);
+    let passed_on = loop {
+        tokio::select! {
+            biased;
+            grant = &mut turn => {
+                grant.unwrap().unwrap();
+                break BootClock.now();
+            }
+            renewal = renew(&cut_off, &alone) => {
+                if let Ok(Renewal::Renewed { counted_from, ttl }) = renewal {
+                    believed = counted_from.moment().after(ttl);
+                }
+                sleep(&BootClock, ms(50)).await;
+            }
+        }
+    };
+    assert!(believed <= passed_on, "believed {:?} too long", believed.since(passed_on));
+    let error = within(FAILOVER, "an answer", cut_off.claim(&claim("z", TTL), Patience::Once)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    within(FAILOVER, "another member renews", async {
+        while !matches!(renew(&anywhere, &kept).await, Ok(Renewal::Renewed { .. })) {
+            sleep(&BootClock, ms(50)).await;
+        }
+    })
+    .await;
+    cluster.reunite(follower);
+    let again = claim("z", TTL);
+    within(FAILOVER, "its clients go on", async {
+        while !matches!(cut_off.claim(&again, Patience::Once).await, Ok(Claimed::Granted(_))) {
+            sleep(&BootClock, ms(50)).await;
+        }
+    })
+    .await;
+    assert!(losses.try_recv().is_err(), "nothing that was held elsewhere was lost");
+}
+
+async fn client_of_others(cluster: &EtcdCluster, but: usize) -> Arc<EtcdStore> {
+    let others: Vec<_> =
+        (0..cluster.size()).filter(|member| *member != but).map(|member| cluster.address(member).to_string()).collect();
+    open(&format!("etcd://{}", others.join(","))).await.unwrap()
+}
+
 /// Every call ends, the outcome is told apart from "busy", and what was held is still held when they are back.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_every_call_ends_and_nothing_is_lost() {
@@ -217,6 +273,29 @@ async fn a_claim_that_is_carried_out_late_has_no_effect() {
         let left: Vec<_> = looking.inspect(None).await.unwrap().into_iter().map(|lock| lock.name.to_string()).collect();
         assert!(left.iter().all(|name| name.starts_with("warm-up")), "came back: {left:?}");
     }
+}
+
+/// A removal that the network holds up arrives when its claim is long gone, and the lock is held again by the same client.
+#[tokio::test(flavor = "multi_thread")]
+async fn c1_a_removal_that_is_carried_out_late_takes_no_later_claim() {
+    let cluster = EtcdCluster::start(1);
+    let network = Network::before(cluster.address(0)).await.unwrap();
+    let store = open(&format!("etcd://{}?timeout=400ms&connect_timeout=400ms", network.address)).await.unwrap();
+    let first = take(&store, "x", TTL).await;
+    let late = ms(2500);
+    network.set(Weather::SlowRequests(late));
+    let sent = BootClock.now();
+    assert_eq!(store.release(&first.holding).await.unwrap_err().applied(), Applied::Unknown);
+    network.set(Weather::Fair);
+    within(SOON, "it is given back", async { while store.release(&first.holding).await.is_err() {} }).await;
+    let second = claim("x", TTL);
+    within(SOON, "it is free", async {
+        while !matches!(store.claim(&second, Patience::Once).await, Ok(Claimed::Granted(_))) {}
+    })
+    .await;
+    assert!(BootClock.now() < sent.after(late), "taken before the removal arrives; the machine is too slow for this");
+    sleep(&BootClock, late + ms(1000)).await;
+    assert!(matches!(renew(&store, &second).await.unwrap(), Renewal::Renewed { .. }), "the late removal took it away");
 }
 
 /// What the documentation says of it: fences repeat, so the counter must be made to pass the old one first.

@@ -8,6 +8,18 @@ use fencepost_servers::EtcdCluster;
 
 use super::*;
 
+#[path = "../../examples/guarded_etcd.rs"]
+#[allow(dead_code, unreachable_pub)] // its `main`
+mod example;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_does_what_it_says() {
+    let cluster = EtcdCluster::start(1);
+    let told = example::story(&cluster.url()).await.unwrap();
+    assert_eq!(told, ["while it is held: true", "after it was given back: false", "and once more: None"]);
+    assert_eq!(cluster.etcdctl(&["get", "app/stock/4711", "--print-value-only"]).trim(), "17");
+}
+
 /// Whether the cluster took a write on this condition.
 fn written(cluster: &EtcdCluster, guard: &EtcdGuard) -> bool {
     let mut txn = cluster.etcdctl_command(&["txn"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

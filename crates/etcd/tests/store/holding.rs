@@ -2,7 +2,7 @@
 
 use fencepost_core::{
     claim::{LossReason, Release, Renewal},
-    clock::{BootClock, sleep},
+    clock::{BootClock, Clock, sleep},
     error::ErrorKind,
     store::Store,
 };
@@ -37,6 +37,69 @@ async fn a_free_lock_costs_two_commits_and_nothing_else() {
         cycle().await;
     }
     assert_eq!(commits() - before, 100.0);
+}
+
+/// etcd walks over each key that ever was below a prefix, until it is compacted: a key for each grant would make a busy lock
+/// slower with every one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_taken_again_and_again_uses_one_key() {
+    let cluster = EtcdCluster::start(1);
+    let store = client(&cluster).await;
+    let mut used = std::collections::HashSet::new();
+    for _ in 0..20 {
+        let mine = take(&store, "x", TTL).await;
+        used.extend(keys(&cluster, "fencepost/locks/x/"));
+        assert_eq!(release(&store, &mine).await, Release::Released);
+    }
+    assert_eq!(used.len(), 1, "{used:?}");
+    // Two at once are two keys, and each is its owner's alone.
+    let holder = take(&store, "x", TTL).await;
+    let waiter = claim("x", TTL);
+    let turn = queue(&store, &waiter).await;
+    assert_eq!(release(&store, &holder).await, Release::Released);
+    within(SOON, "the turn", turn).await.unwrap().unwrap();
+    let again = claim("x", TTL);
+    let turn = queue(&store, &again).await;
+    assert_eq!(release(&store, &holder).await, Release::HeldByOther, "its key is another claim's now");
+    assert_eq!(keys(&cluster, "fencepost/locks/x/").len(), 2);
+    release(&store, &waiter).await;
+    within(SOON, "the turn", turn).await.unwrap().unwrap();
+}
+
+/// Whoever knows the owner value can give back, in a process of its own as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn o3_another_client_gives_back_by_the_owner_value() {
+    let cluster = EtcdCluster::start(1);
+    let (a, b) = (client(&cluster).await, client(&cluster).await);
+    let mut losses = losses(&a);
+    let held = take(&a, "x", TTL).await;
+    assert_eq!(release(&b, &claim("x", TTL)).await, Release::HeldByOther, "with another owner value");
+    assert_eq!(release(&b, &held).await, Release::Released);
+    assert_eq!(release(&b, &held).await, Release::AlreadyExpired);
+    let (owner, reason) = within(SOON, "the holder is told", losses.recv()).await.unwrap();
+    assert_eq!((owner, reason), (*held.owner(), LossReason::Deleted));
+}
+
+/// A script that keeps its lock alive by itself, with one process for each renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_client_renews_by_the_owner_value() {
+    let cluster = EtcdCluster::start(1);
+    let (a, b) = (client(&cluster).await, client(&cluster).await);
+    let held = take(&a, "x", ms(2000)).await;
+    let waiter = claim("x", TTL);
+    let turn = queue(&b, &waiter).await;
+    drop(a); // as a process that ends: nobody else keeps its session alive
+    let until = BootClock.now().after(ms(5000));
+    while BootClock.now() < until {
+        let c = client(&cluster).await;
+        let renewal = renew(&c, &held).await.unwrap();
+        assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
+        assert!(matches!(renew(&c, &waiter).await.unwrap(), Renewal::Lost(_)), "it only waits");
+        sleep(&BootClock, ms(200)).await;
+    }
+    assert!(!turn.is_finished());
+    within(SOON * 2, "nobody renews it any more", turn).await.unwrap().unwrap();
+    assert!(matches!(renew(&*client(&cluster).await, &held).await.unwrap(), Renewal::Lost(LossReason::TakenOver)));
 }
 
 /// What was granted counts, not what was asked for.

@@ -43,13 +43,32 @@ async fn w1_a_waiter_whose_own_claim_is_gone_does_not_believe_in_its_turn() {
     let second = claim("x", TTL);
     let turn_c = queue(&c, &second).await;
     sleep(&BootClock, ms(300)).await; // both watch
-    let own = keys(&cluster, "fencepost/locks/x/").into_iter().find(|key| key.ends_with(&first.owner().to_string()));
-    cluster.etcdctl(&["del", &own.unwrap()]);
+    let own = keys(&cluster, "fencepost/locks/x/").remove(1);
+    cluster.etcdctl(&["del", &own]);
     release(&a, &holder).await;
     within(SOON, "the next one's turn", turn_c).await.unwrap().unwrap();
     assert!(tokio::time::timeout(ms(500), &mut turn_b).await.is_err(), "it has a new place, behind the holder");
     release(&c, &second).await;
     within(SOON, "its turn comes after that", turn_b).await.unwrap().unwrap();
+}
+
+/// Who looked only for the one before would take the lock from its holder when that one gives up.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_a_waiter_that_leaves_before_its_turn_hands_nothing_over() {
+    let cluster = EtcdCluster::start(1);
+    let (a, b) = (client(&cluster).await, client(&cluster).await);
+    for last in [&a, &b] {
+        let holder = take(&a, "x", TTL).await;
+        let (leaves, waits) = (claim("x", TTL), claim("x", TTL));
+        let first = queue(&b, &leaves).await;
+        let mut turn = queue(last, &waits).await;
+        first.abort();
+        release(&b, &leaves).await;
+        assert!(tokio::time::timeout(ms(500), &mut turn).await.is_err(), "the lock is held");
+        release(&a, &holder).await;
+        within(SOON, "the turn", turn).await.unwrap().unwrap();
+        release(last, &waits).await;
+    }
 }
 
 /// A claim that hangs on a lease which is not our session's is kept alive by somebody else, or by nobody.

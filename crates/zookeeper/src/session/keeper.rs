@@ -51,7 +51,7 @@ pub(super) struct UnderWay {
     xid: i32,
     sent: Sent,
     sender: Sender,
-    /// The node that was to be watched.
+    /// The node that was to be watched, and is not where it does not exist.
     watched: Option<String>,
 }
 
@@ -178,6 +178,7 @@ impl Keeper {
                 watchers.push(watcher);
                 path
             });
+            let watched = watched.filter(|_| !asked.request.watches_what_is_absent());
             let sender = if asked.last { Sender::Closing(asked.answer) } else { Sender::Caller(asked.answer) };
             self.send(asked.request, sender, unsent);
             if let Some(sent) = self.under_way.back_mut() {

@@ -1,5 +1,10 @@
 //! What we receive.
 
+use crate::wire::{
+    Code,
+    request::{CREATE, DELETE, WRITE},
+};
+
 /// Reads Jute's encoding. Every method answers `None` when the bytes end early or make no sense.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
@@ -80,6 +85,10 @@ pub(crate) struct Stat {
     pub(crate) created: i64,
     /// When it was made: milliseconds since 1970 on the leader's clock.
     pub(crate) created_unix_ms: i64,
+    /// The transaction that last wrote its data.
+    pub(crate) modified: i64,
+    /// When that was, on the leader's clock.
+    pub(crate) modified_unix_ms: i64,
     /// The number of changes to its children, which the next sequential name takes.
     pub(crate) children_version: i32,
     /// The session whose end removes it.
@@ -88,12 +97,12 @@ pub(crate) struct Stat {
 
 impl Answer for Stat {
     fn read(body: &mut Reader<'_>) -> Option<Self> {
-        let (created, _modified) = (body.long()?, body.long()?);
-        let (created_unix_ms, _modified_ms) = (body.long()?, body.long()?);
+        let (created, modified) = (body.long()?, body.long()?);
+        let (created_unix_ms, modified_unix_ms) = (body.long()?, body.long()?);
         let (_version, children_version, _acl_version) = (body.int()?, body.int()?, body.int()?);
         let session = body.long()?;
         let (_length, _children, _last_child_change) = (body.int()?, body.int()?, body.long()?);
-        Some(Self { created, created_unix_ms, children_version, session })
+        Some(Self { created, created_unix_ms, modified, modified_unix_ms, children_version, session })
     }
 }
 
@@ -135,6 +144,40 @@ impl Answer for Children {
         let count = body.int()?.max(0);
         let names = (0..count).map(|_| body.text()).collect::<Option<_>>()?;
         Some(Self { names, parent: Stat::read(body)? })
+    }
+}
+
+/// What came of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// All its steps were done; what is known of the node that was written last.
+    All(Option<Stat>),
+    /// None was done, since the servers refused one of them so.
+    None(Code),
+}
+
+impl Answer for Done {
+    fn read(body: &mut Reader<'_>) -> Option<Self> {
+        const ERROR: i32 = -1;
+        /// Of steps next to the one that was refused.
+        const NEIGHBOUR: Code = Code(-2);
+        let (mut written, mut refused) = (None, None);
+        loop {
+            let (operation, last, _) = (body.int()?, body.array::<1>()?, body.int()?);
+            if last != [0] {
+                return Some(refused.map_or(Self::All(written), Self::None));
+            }
+            match operation {
+                ERROR => {
+                    let code = Code(body.int()?);
+                    refused = refused.or((code != Code(0) && code != NEIGHBOUR).then_some(code));
+                }
+                CREATE => drop(body.text()?),
+                WRITE => written = Some(Stat::read(body)?),
+                DELETE => {}
+                _ => return None,
+            }
+        }
     }
 }
 

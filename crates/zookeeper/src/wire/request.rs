@@ -12,45 +12,103 @@ pub(crate) enum Lifetime {
     EphemeralSequential,
     /// Until it has been empty for a while.
     Container,
+    /// Until it is deleted.
+    Persistent,
 }
+
+impl Lifetime {
+    /// The number of the creation, of the kind that is answered with a [`Stat`].
+    fn operation(self) -> i32 {
+        match self {
+            Self::Container => 19,
+            Self::EphemeralSequential | Self::Persistent => 15,
+        }
+    }
+
+    fn flags(self) -> i32 {
+        match self {
+            Self::EphemeralSequential => 3,
+            Self::Container => 4,
+            Self::Persistent => 0,
+        }
+    }
+}
+
+/// One step of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<'a> {
+    /// Makes a node without data that lives until it is deleted.
+    Create { path: &'a str, access: Access },
+    /// Removes a node.
+    Delete { path: &'a str },
+    /// Writes a node's data.
+    Write { path: &'a str, data: &'a [u8] },
+}
+
+impl Step<'_> {
+    fn operation(self) -> i32 {
+        match self {
+            Self::Create { .. } => CREATE,
+            Self::Delete { .. } => DELETE,
+            Self::Write { .. } => WRITE,
+        }
+    }
+}
+
+/// Numbers of operations, which the steps of a transaction are answered under as well.
+const EXISTS: i32 = 3;
+pub(super) const CREATE: i32 = 1;
+pub(super) const DELETE: i32 = 2;
+pub(super) const WRITE: i32 = 5;
 
 /// One request, ready to be sent but for its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Request(Vec<u8>);
 
 const NUMBER_AT: usize = 4;
+const OPERATION_AT: usize = 8;
 
 impl Request {
     /// Makes a node; answered with its path and its [`Stat`].
     pub(crate) fn create(path: &str, data: &[u8], access: Access, lifetime: Lifetime) -> Self {
-        let (operation, flags) = match lifetime {
-            Lifetime::EphemeralSequential => (15, 3),
-            Lifetime::Container => (19, 4),
-        };
-        let mut request = Self::new(operation, path.len() + data.len() + 64);
-        request.text(path);
-        request.buffer(data);
+        let mut request = Self::new(lifetime.operation(), path.len() + data.len() + 64);
+        request.creation(path, data, access, lifetime);
+        request
+    }
+
+    fn creation(&mut self, path: &str, data: &[u8], access: Access, lifetime: Lifetime) {
+        self.text(path);
+        self.buffer(data);
         let (scheme, id) = match access {
             Access::Open => ("world", "anyone"),
             Access::Creator => ("auth", ""),
         };
-        request.int(1);
-        request.int(0b11111); // read, write, create, delete, admin
-        request.text(scheme);
-        request.text(id);
-        request.int(flags);
-        request
+        self.int(1);
+        self.int(0b11111); // read, write, create, delete, admin
+        self.text(scheme);
+        self.text(id);
+        self.int(lifetime.flags());
     }
 
     /// Removes a node, whatever its version.
     pub(crate) fn delete(path: &str) -> Self {
-        let mut request = Self::of_path(2, path);
+        let mut request = Self::of_path(DELETE, path);
         request.int(-1);
         request
     }
 
     pub(crate) fn exists(path: &str) -> Self {
-        Self::of_path(3, path).watching(false)
+        Self::of_path(EXISTS, path).watching(false)
+    }
+
+    /// As [`exists`](Request::exists), with a watch, which the server sets wherever the node is not as well.
+    pub(crate) fn appears(path: &str) -> Self {
+        Self::of_path(EXISTS, path).watching(true)
+    }
+
+    /// Whether its watch is set where there is no node as well.
+    pub(crate) fn watches_what_is_absent(&self) -> bool {
+        self.0[OPERATION_AT..OPERATION_AT + 4] == EXISTS.to_be_bytes()
     }
 
     /// The node's data and [`Stat`]. With a watch, which the server sets only where the node is.
@@ -70,11 +128,35 @@ impl Request {
 
     /// A transaction of nothing: a quorum has to agree on it, it changes nothing and needs no rights.
     pub(crate) fn empty_transaction() -> Self {
+        Self::transaction(&[])
+    }
+
+    /// All of these steps or none; answered with what came of each.
+    pub(crate) fn transaction(steps: &[Step<'_>]) -> Self {
         let mut request = Self::new(14, 16);
-        request.int(-1); // no operation follows
-        request.0.push(true.into());
-        request.int(-1);
+        for step in steps {
+            request.step_header(step.operation(), false);
+            match *step {
+                Step::Create { path, access } => request.creation(path, &[], access, Lifetime::Persistent),
+                Step::Delete { path } => {
+                    request.text(path);
+                    request.int(-1);
+                }
+                Step::Write { path, data } => {
+                    request.text(path);
+                    request.buffer(data);
+                    request.int(-1);
+                }
+            }
+        }
+        request.step_header(-1, true); // no step follows
         request
+    }
+
+    fn step_header(&mut self, operation: i32, last: bool) {
+        self.int(operation);
+        self.0.push(last.into());
+        self.int(-1);
     }
 
     /// Ends the session and all its nodes.

@@ -12,6 +12,17 @@ use fencepost_zookeeper::ZooKeeperGuard;
 
 use super::*;
 
+#[path = "../../examples/guarded_zookeeper.rs"]
+#[allow(dead_code, unreachable_pub)] // its `main`
+mod example;
+
+#[tokio::test]
+async fn the_example_does_what_it_says() {
+    let server = ZooKeeperServer::shared();
+    let told = example::story(&server.url()).await.unwrap();
+    assert_eq!(told, ["while it is held: true", "after it was given back: false", "and once more: None"]);
+}
+
 const SCRIPT: &str = r#"
 import os, sys, time
 from kazoo.client import KazooClient

@@ -84,6 +84,23 @@ async fn a_node_of_another_session_is_not_believed() {
     assert_eq!(place.nodes("x").len(), 1, "and the old node is gone");
 }
 
+/// Who looked only for the node before its own would believe that it holds.
+#[tokio::test]
+async fn a_waiter_whose_own_node_is_gone_does_not_believe_in_its_turn() {
+    let place = Place::new();
+    let (a, b) = (place.store().await, place.store().await);
+    let (holder, waiter) = (claim("x", LONG), claim("x", LONG));
+    granted(&a, &holder).await;
+    let held = place.nodes("x").remove(0);
+    queued(&b, &waiter).await;
+    let own = place.nodes("x").into_iter().find(|node| *node != held).unwrap();
+    place.admin.delete_all(&format!("{}/{own}", place.lock("x")));
+    a.release(&holder.holding).await.unwrap();
+    let error = within(SOON, "it is told", b.turn(&waiter)).await.expect_err("it stands nowhere");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "a repeated claim helps: {error}");
+    assert!(matches!(b.claim(&waiter, Patience::Queue).await.unwrap(), Claimed::Granted(_)));
+}
+
 #[tokio::test]
 async fn a_container_that_vanishes_is_made_anew() {
     let place = Place::new();

@@ -19,10 +19,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "etcd: the revision of the answer is the fence",
         rule: "F1",
         file: "crates/etcd/src/queue.rs",
-        find: "(Some(own), None) if own.create_revision == created => return Ok(Standing::First { own, seen }),",
-        replace: "(Some(own), None) if own.create_revision == created => {
-                    return Ok(Standing::First { own: KeyValue { create_revision: seen, ..own }, seen });
-                }",
+        find: "self.ledger.is_first(name, created);\n                Ok(Standing::First { own, seen })",
+        replace: "Ok(Standing::First { own: KeyValue { create_revision: seen, ..own }, seen })",
         test: suite("etcd::f2_the_fence_comes_with_the_grant"),
     },
     Bug {
@@ -49,7 +47,7 @@ pub(crate) const BUGS: &[Bug] = &[
         rule: "O2",
         file: "crates/etcd/src/renewal.rs",
         find: "let Some(key) = key else { return Ok(Renewal::Lost(queue.who_has_it_now(claim.name()).await?)) };",
-        replace: "let lease = session.as_ref().map_or(0, |session| session.id);
+        replace: "let lease = session.id;
     let key = key.unwrap_or(KeyValue { lease, ..Default::default() });",
         test: suite("etcd::o2_a_stale_renewal_changes_nothing"),
     },
@@ -57,7 +55,7 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "etcd: a grant that nobody renews lives as long as its session",
         rule: "T3",
         file: "crates/etcd/src/ledger.rs",
-        find: "Stage::Held { until, .. } => (until.after(limits.not_renewed), now),",
+        find: "Stage::Held { until, .. } => until.after(limits.not_renewed),",
         replace: "Stage::Held { .. } => continue,",
         test: suite("etcd::t3_a_ttl_is_neither_zero_nor_truncated"),
     },
@@ -65,7 +63,7 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "etcd: a waiter that is called and does not come blocks the queue",
         rule: "W1",
         file: "crates/etcd/src/ledger.rs",
-        find: "Stage::Wanted { unattended: Some(since) } => (since.after(limits.unattended), now),",
+        find: "Stage::Wanted { unattended: Some(since) } => since.after(limits.unattended),",
         replace: "Stage::Wanted { unattended: Some(_) } => continue,",
         test: suite("etcd::w1_a_waiter_that_forgot_its_turn_is_passed_over"),
     },
@@ -81,12 +79,12 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "etcd: a waiter that is called does not look for its own claim",
         rule: "W1",
         file: "crates/etcd/src/queue.rs",
-        find: "(None, _) => return Ok(Standing::Gone),",
+        find: "(None, _) => Ok(Standing::Gone),",
         replace: "(None, _) => {
-                    let lease = self.ledger.session(owner).map_or(0, |session| session.id);
-                    let own = KeyValue { key, create_revision: created, lease, ..Default::default() };
-                    return Ok(Standing::First { own, seen });
-                }",
+                let lease = self.ledger.session(owner).map_or(0, |session| session.id);
+                let own = KeyValue { key: key.to_vec(), create_revision: created, lease, ..Default::default() };
+                Ok(Standing::First { own, seen })
+            }",
         test: store("queue::w1_a_waiter_whose_own_claim_is_gone_does_not_believe_in_its_turn"),
     },
     Bug {
@@ -106,11 +104,27 @@ pub(crate) const BUGS: &[Bug] = &[
         test: store("faults::a_claim_that_is_carried_out_late_has_no_effect"),
     },
     Bug {
+        name: "etcd: a key whose removal may come late is used again",
+        rule: "C1",
+        file: "crates/etcd/src/ledger.rs",
+        find: "if entry.unclear || entry.unclear_removal {",
+        replace: "if entry.unclear {",
+        test: store("faults::c1_a_removal_that_is_carried_out_late_takes_no_later_claim"),
+    },
+    Bug {
+        name: "etcd: a waiter behind one that left before its turn takes it for the holder",
+        rule: "W1",
+        file: "crates/etcd/src/ledger.rs",
+        find: "self.lock().seats.first(name) == created",
+        replace: "self.lock().seats.first(name) <= created",
+        test: store("queue::w1_a_waiter_that_leaves_before_its_turn_hands_nothing_over"),
+    },
+    Bug {
         name: "etcd: a stray key below a lock's prefix blocks it",
         rule: "C3",
         file: "crates/etcd/src/queue.rs",
-        find: "if self.keys.is_claim(&prefix, &kv.key) {\n                before",
-        replace: "if true {\n                before",
+        find: "all.kvs.into_iter().filter(|kv| self.keys.is_claim(&prefix, &kv.key)) {",
+        replace: "all.kvs {",
         test: store("queue::strays_neither_block_nor_count"),
     },
     Bug {

@@ -1,7 +1,7 @@
 //! Data in the cluster that the lock lives in, written only while the lock is held.
 //!
 //! ```text
-//! cargo run -p fencepost-etcd --example guarded -- etcd://127.0.0.1:2379
+//! cargo run -p fencepost-etcd --example guarded_etcd -- etcd://127.0.0.1:2379
 //! ```
 //!
 //! The comparison goes along with the write in one transaction, and the cluster decides. With a client library of your
@@ -20,17 +20,25 @@ use fencepost_etcd::EtcdGuard;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "etcd://127.0.0.1:2379".to_owned());
-    let members = url.trim_start_matches("etcd://").to_owned();
-    let locks = Locks::open(&url).await?.fenced()?;
+    for line in story(&url).await? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Writes while the lock is held, and after it was given back.
+pub async fn story(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let members = url.trim_start_matches("etcd://");
+    let locks = Locks::open(url).await?.fenced()?;
     let Acquired(mut lease) = locks.lock("stock/4711").acquire().await? else { return Err("busy".into()) };
     let guard: EtcdGuard = lease.guard().ok_or("the lease is lost")?;
 
-    println!("while it is held: {}", written(&members, &guard, "17")?);
+    let mut told = vec![format!("while it is held: {}", written(members, &guard, "17")?)];
     lease.release().await?;
     // A writer that was paused in between, and does not know yet.
-    println!("after it was given back: {}", written(&members, &guard, "3")?);
-    println!("and once more: {:?}", lease.guard::<EtcdGuard>());
-    Ok(())
+    told.push(format!("after it was given back: {}", written(members, &guard, "3")?));
+    told.push(format!("and once more: {:?}", lease.guard::<EtcdGuard>()));
+    Ok(told)
 }
 
 /// Whether the cluster took the write.

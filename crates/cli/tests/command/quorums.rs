@@ -1,0 +1,144 @@
+//! On etcd and on ZooKeeper, real ones: every verb that people and scripts use, with a queue in its order.
+
+use std::sync::Arc;
+
+use fencepost_servers::{EtcdCluster, ZooKeeperServer};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::world::World;
+
+fn on_etcd() -> (EtcdCluster, World) {
+    let cluster = EtcdCluster::start(1);
+    let world = World::on(cluster.url());
+    (cluster, world)
+}
+
+/// Below a chroot that no other test knows.
+fn on_zookeeper(chroot: &str) -> (Arc<ZooKeeperServer>, World) {
+    let server = ZooKeeperServer::shared();
+    server.admin().create(chroot, b"").expect("a fresh chroot");
+    let world = World::on(format!("{}{chroot}", server.url()));
+    (server, world)
+}
+
+#[test]
+fn etcd_shows_the_queue_in_its_order_and_hands_over_in_it() {
+    let (_cluster, world) = on_etcd();
+    shows_the_queue_and_hands_over(&world);
+}
+
+#[test]
+fn zookeeper_shows_the_queue_in_its_order_and_hands_over_in_it() {
+    let (_server, world) = on_zookeeper("/order");
+    shows_the_queue_and_hands_over(&world);
+}
+
+#[test]
+fn etcd_tells_and_breaks() {
+    let (_cluster, world) = on_etcd();
+    tells_and_breaks(&world);
+}
+
+#[test]
+fn zookeeper_tells_and_breaks() {
+    let (_server, world) = on_zookeeper("/breaks");
+    tells_and_breaks(&world);
+}
+
+#[test]
+fn etcd_keeps_a_scripts_lock_and_takes_it_back() {
+    let (_cluster, world) = on_etcd();
+    keeps_a_scripts_lock(&world);
+    // Without a keeper as well: its session is kept alive by whoever has the owner value.
+    let owner = owner(&world.finish(&["acquire", "b", "--no-keep"]).stdout);
+    assert_eq!(world.finish(&["renew", "b", "--owner", &owner]).code, 0);
+    assert_eq!(world.finish(&["release", "b", "--owner", &owner]).code, 0);
+}
+
+#[test]
+fn zookeeper_keeps_a_scripts_lock_and_takes_it_back() {
+    let (_server, world) = on_zookeeper("/scripts");
+    keeps_a_scripts_lock(&world);
+    // A session belongs to the process that took the lock, and it is said so.
+    let owner = owner(&world.finish(&["acquire", "a"]).stdout);
+    let renewed = world.finish(&["renew", "a", "--owner", &owner]);
+    assert!(renewed.code != 0 && renewed.stderr.contains("session"), "{}", renewed.stderr);
+    assert_eq!(world.finish(&["check", "a", "--owner", &owner]).code, 0, "nothing was changed");
+    assert_eq!(world.finish(&["release", "a", "--owner", &owner]).code, 0);
+}
+
+fn shows_the_queue_and_hands_over(world: &World) {
+    assert_eq!(world.finish(&["ls", "--json"]).stdout, "[]\n");
+    let mut holder = world.run(&["--label", "job=nightly"], "a/b", "echo $FENCEPOST_FENCE; exec sleep 1000");
+    let fence: u64 = holder.line().parse().unwrap();
+    let mut waiters = Vec::new();
+    for count in 1..=4 {
+        waiters.push(world.run(&[], "a/b", "echo $FENCEPOST_FENCE"));
+        world.await_waiters("a/b", count);
+    }
+    let pids: Vec<_> = waiters.iter().map(|waiter| waiter.pid().as_raw_pid()).collect();
+    let listed: Value = serde_json::from_str(&world.finish(&["ls", "--json"]).stdout).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &"a/b".into()));
+    for lock in [&listed[0], &world.who("a/b")] {
+        let shown: Vec<_> = lock["waiters"].as_array().unwrap().iter().map(|waiter| waiter["pid"].clone()).collect();
+        assert_eq!(shown, pids);
+        assert_eq!(lock["holders"][0]["pid"], holder.pid().as_raw_pid());
+        assert_eq!(lock["holders"][0]["fence"], fence);
+        assert_eq!(lock["holders"][0]["labels"]["job"], "nightly");
+    }
+    assert_eq!(world.finish(&["who", "a/b"]).stdout.lines().count(), 6, "a heading, the holder and four");
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.ended().code, 143);
+    let mut last = fence;
+    for waiter in waiters {
+        let finished = waiter.ended();
+        let next: u64 = finished.stdout.trim().parse().unwrap_or_else(|_| panic!("{}", finished.stderr));
+        assert!(next > last, "first come, first served: {next} after {last}");
+        last = next;
+    }
+    assert_eq!(world.finish(&["who", "a/b"]).stderr, "fencepost: a/b is free\n");
+}
+
+fn tells_and_breaks(world: &World) {
+    let mut watching = world.start(&["watch", "--json", "a"]);
+    let mut next = || -> (String, Value) {
+        let change: Value = serde_json::from_str(&watching.line()).unwrap();
+        (change["event"].as_str().unwrap().to_owned(), change["pid"].clone())
+    };
+    let mut holder = world.run(&["--grace", "100ms"], "a", "echo $FENCEPOST_FENCE; exec sleep 1000");
+    let fence: u64 = holder.line().parse().unwrap();
+    assert_eq!(next(), ("held".into(), holder.pid().as_raw_pid().into()));
+    let mut waiter = world.run(&[], "a", "echo $FENCEPOST_FENCE; exec sleep 1000");
+    assert_eq!(next(), ("waiting".into(), waiter.pid().as_raw_pid().into()));
+    let busy = world.finish(&["run", "--wait", "0s", "a", "--", "true"]);
+    assert_eq!(busy.code, 75, "{}", busy.stderr);
+    assert_eq!(world.finish(&["break", "a", "--if-fence", &(fence + 1_000_000).to_string()]).code, 75);
+    assert_eq!(world.who("a")["holders"][0]["fence"], fence, "nothing was changed");
+    let broken = world.finish(&["--json", "break", "a", "--if-fence", &fence.to_string()]);
+    assert_eq!((broken.code, &broken.ending()["fence"]), (0, &fence.into()), "{}", broken.stderr);
+    assert_eq!(holder.ended().code, 76, "its command was ended");
+    let after: u64 = waiter.line().parse().unwrap();
+    assert!(after > fence, "{after} after {fence}");
+    waiter.signal(Signal::TERM);
+    waiter.ended();
+    watching.signal(Signal::KILL);
+    watching.ended();
+}
+
+fn keeps_a_scripts_lock(world: &World) {
+    let taken = world.finish(&["acquire", "a"]);
+    assert_eq!(taken.code, 0, "{}", taken.stderr);
+    let owner = owner(&taken.stdout);
+    assert_eq!(world.finish(&["check", "a", "--owner", &owner]).code, 0);
+    assert_eq!(world.finish(&["release", "a", "--owner", &"0".repeat(40)]).code, 76, "a stranger's");
+    assert_eq!(world.finish(&["run", "--wait", "0s", "a", "--", "true"]).code, 75);
+    assert_eq!(world.finish(&["release", "a", "--owner", &owner]).code, 0);
+    assert_eq!(world.finish(&["check", "a", "--owner", &owner]).code, 76);
+    assert_eq!(world.finish(&["run", "--wait", "0s", "a", "--", "true"]).code, 0);
+}
+
+/// `acquire` prints the owner value and the fence.
+fn owner(printed: &str) -> String {
+    printed.split_whitespace().next().expect("an owner value").to_owned()
+}

@@ -44,8 +44,8 @@ struct Found {
 impl Found {
     fn of(node: Node, path: &str) -> Result<Self, Failure> {
         let foreign = || Failure::foreign(format!("the node {path} holds something that is no cell"));
-        let (header, value) = header(&node.data).ok_or_else(foreign)?;
-        Ok(Self { stat: node.stat, by: header.0, ttl: header.1, value: value.to_vec() })
+        let (Header { by, ttl }, value) = Header::read(&node.data).ok_or_else(foreign)?;
+        Ok(Self { stat: node.stat, by, ttl, value: value.to_vec() })
     }
 
     fn version(&self) -> Version {
@@ -69,16 +69,26 @@ impl Found {
     }
 }
 
-/// Before a value stand the change that wrote it, in hexadecimal digits, and after how many milliseconds it expires.
-fn header(data: &[u8]) -> Option<((Owner, Option<Duration>), &[u8])> {
-    let (digits, rest) = data.split_at_checked(2 * OWNER_BYTES)?;
-    let by = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    let end = rest.iter().position(|byte| *byte == b'\n')?;
-    let ttl = match std::str::from_utf8(&rest[..end]).ok()?.strip_prefix(' ')? {
-        "-" => None,
-        millis => Some(Duration::from_millis(millis.parse().ok()?)),
-    };
-    Some(((by, ttl), &rest[end + 1..]))
+/// What stands before a value: the change that wrote it, in hexadecimal digits, after how many milliseconds it expires,
+/// and a line break.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    by: Owner,
+    ttl: Option<Duration>,
+}
+
+impl Header {
+    /// The header, and the value behind it.
+    fn read(data: &[u8]) -> Option<(Self, &[u8])> {
+        let (digits, rest) = data.split_at_checked(2 * OWNER_BYTES)?;
+        let by = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let ttl = match std::str::from_utf8(&rest[..end]).ok()?.strip_prefix(' ')? {
+            "-" => None,
+            millis => Some(Duration::from_millis(millis.parse().ok()?)),
+        };
+        Some((Self { by, ttl }, &rest[end + 1..]))
+    }
 }
 
 fn data(change: &Change, value: &[u8]) -> Vec<u8> {
@@ -239,11 +249,11 @@ mod tests {
         let expiring = change.clone().expiring(fencepost_core::limits::Ttl::new(Duration::from_secs(7)).unwrap());
         for (change, ttl) in [(change, None), (expiring, Some(Duration::from_secs(7)))] {
             let stored = data(&change, b"1\n2");
-            assert_eq!(header(&stored), Some(((change.by, ttl), &b"1\n2"[..])));
+            assert_eq!(Header::read(&stored), Some((Header { by: change.by, ttl }, &b"1\n2"[..])));
         }
         let digits = "0".repeat(40);
         for foreign in ["", "x", &digits, &format!("{digits} x\n"), &format!("{digits}-\n"), &format!("{digits} -")] {
-            assert_eq!(header(foreign.as_bytes()), None, "{foreign}");
+            assert_eq!(Header::read(foreign.as_bytes()), None, "{foreign}");
         }
     }
 }

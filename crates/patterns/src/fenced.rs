@@ -35,8 +35,8 @@ pub use self::keys::FencedKeys;
 pub use self::{
     directory::{FencedDirectory, FencedFile},
     objects::{DirectoryObjects, FencedObject, Object, Objects, Put, Tag},
-    record::RECORD_WITHIN,
 };
+pub use crate::alone::STEP_WITHIN;
 
 /// Why nothing was written, or it is not known whether it was.
 #[derive(Debug)]

@@ -127,10 +127,19 @@ static CONDITIONAL_UPDATE: Answer = Answer {
     because: "The store compares and changes in one step, so that whoever comes second finds out and nothing is lost. It \
               needs no lock, nobody can hold it up by dying, and it is the faster way.",
     rust: "\
-use fencepost::{Edit, Locks, Update};
+use fencepost::{Edit, Locks, Update, patterns::atomic::{Refusal, redis::Amounts}};
 
-/// Whether there was one left to sell.
-async fn sell(locks: &Locks) -> Result<bool, fencepost::Error> {
+/// Whether there was one left to sell: a number in Redis; atomic::postgres has the same for a row.
+async fn sell(redis: &mut redis::aio::MultiplexedConnection) -> Result<bool, Box<dyn std::error::Error>> {
+    match Amounts::on(redis).take(\"stock:4711\", 1).await? {
+        Ok(_left) => Ok(true),
+        Err(Refusal::Insufficient { .. }) => Ok(false),
+        Err(refusal) => Err(refusal.into()), // no such key, or no number in it
+    }
+}
+
+/// The same for any value of your own, on any store that keeps cells.
+async fn sell_from_a_cell(locks: &Locks) -> Result<bool, fencepost::Error> {
     let stock = locks.cell::<u32>(\"stock/4711\")?;
     let sold = stock.update(|left| match left {
         Some(left @ 1..) => Edit::Write(left - 1),
@@ -201,7 +210,7 @@ INSERT INTO seen (key, result) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING;",
     still: &[
         "After the key has expired, a repetition counts as new. Keep it for longer than anybody repeats.",
         "Where the key and the work are not in one transaction, a crash between the two leaves work that is done and not \
-         noted. The repetition does it again.",
+         noted. The repetition does it again. In PostgreSQL, `fencepost::patterns::requests` puts both into one.",
         "A caller that makes a new key for each try is not protected by it.",
     ],
     needs: Needs::NoLock,
@@ -212,14 +221,16 @@ static CLAIM: Answer = Answer {
     title: "Claim",
     because: "The store hands out each piece once. A worker that dies gives its pieces back by the end of their time.",
     rust: "\
-use fencepost::{Acquired, Correctness, Locks};
+use fencepost::patterns::claims::{Worker, postgres::Tickets};
 use std::time::Duration;
 
-/// Does the piece unless somebody is at it.
-async fn try_piece(locks: &Locks<Correctness>, piece: &str) -> Result<(), fencepost::Error> {
-    if let Acquired(mut lease) = locks.lock(piece).wait(Duration::ZERO).acquire().await? {
-        lease.run(async { /* the work */ }).await?;
-        lease.release().await?;
+async fn send_some(database: &mut tokio_postgres::Client, me: &Worker) -> Result<(), tokio_postgres::Error> {
+    let mails = Tickets::of(\"mails\", \"id\"); // claims::redis has the same
+    for ticket in mails.take::<_, i64>(database, me, 10, Duration::from_secs(60)).await? {
+        println!(\"sending {}, for the {}. time\", ticket.key, ticket.tries);
+        if mails.done(database, me, &[ticket.key]).await?.is_empty() {
+            println!(\"it took too long, and is another's by now\");
+        }
     }
     Ok(())
 }",
@@ -249,15 +260,21 @@ static RATE: Answer = Answer {
     because: "One number for each key, on the store's clock, says when the next one may come. It is compared and raised in \
               one step.",
     rust: "\
-use fencepost::{Due, Locks};
+use fencepost::patterns::rate::{Decision, Rate, file::Rates};
 use std::time::Duration;
 
-/// Whether a report may be sent now: at most one in fifteen minutes, from all hosts together.
-async fn may_report(locks: &Locks) -> Result<bool, fencepost::Error> {
-    let due = locks.once_per(\"report\", Duration::from_secs(900))?.claim().await?;
-    Ok(matches!(due, Due::Now(_)))
+/// Whether one more may be called now: a hundred in a minute, ten at once, from all processes of this host.
+fn may_call(rates: &Rates, customer: &str) -> Result<bool, Box<dyn std::error::Error>> {
+    let rate = Rate::new(100, Duration::from_secs(60), 10)?;
+    match rates.ask(customer, rate, 1)? { // rate::redis and rate::postgres: from all hosts
+        Decision::Through { .. } => Ok(true),
+        Decision::Denied { retry_in } => {
+            println!(\"again in {retry_in:?}\");
+            Ok(false)
+        }
+    }
 }",
-    by_hand: &[ByHand { language: "redis", text: "SET report:due 1 NX EX 900" }],
+    by_hand: &[ByHand { language: "redis", text: "SET report:due 1 NX EX 900 # one in a quarter of an hour" }],
     still: &[
         "What was let through is not what was done: a caller may be paused after it.",
         "A store that loses its last second, as Redis may in a failover, lets more through.",

@@ -16,7 +16,7 @@ use super::{
 ///
 /// The newest fence lies in `.NAME.fence` beside it, which is locked for the time of one step, on the disk before the content
 /// changes, and must not be removed. New content grows in `.NAME.new` and takes the file's place by a rename, so that readers
-/// without a fence see the old content or the new one and never half. Calls block, for [`RECORD_WITHIN`](super::RECORD_WITHIN)
+/// without a fence see the old content or the new one and never half. Calls block, for [`STEP_WITHIN`](super::STEP_WITHIN)
 /// at most while another process is in the midst of a step: call them inside `spawn_blocking`. Between hosts it is as good
 /// as the file system's `flock`.
 ///

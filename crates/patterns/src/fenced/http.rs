@@ -10,11 +10,11 @@ use std::{
 
 use fencepost_core::fence::Fence;
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Refused, record::Record};
+use crate::alone;
 
 /// The header that carries the fence.
 pub const FENCING_TOKEN: &str = "fencing-token";
@@ -93,9 +93,8 @@ impl FencingLayer {
             }
             (Some(_), Some(_)) => return Err(Denied::Malformed),
         };
-        const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
-        let name = format!("{}.fence", utf8_percent_encode(&(self.resource)(request), KEPT));
-        let path = self.directory.join(name);
+        let name = alone::file_name(&(self.resource)(request)).map_err(|error| Denied::Broken(error.into()))?;
+        let path = self.directory.join(name + ".fence");
         let admitted = tokio::task::spawn_blocking(move || {
             let mut record = Record::lock(&path)?;
             record.advance(fence)?;

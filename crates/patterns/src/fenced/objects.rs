@@ -13,12 +13,12 @@ use fencepost_core::{
     fence::Fence,
     store::BoxFuture,
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
     Refused,
     record::{self, Record},
 };
+use crate::alone;
 
 /// How often a write is tried when others come in between.
 const MOST_TRIES: u32 = 100;
@@ -146,15 +146,7 @@ impl DirectoryObjects {
     }
 
     fn file(&self, key: &str) -> io::Result<PathBuf> {
-        const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
-        let name = utf8_percent_encode(key, KEPT).to_string();
-        if name.is_empty() || name.len() > 200 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a key has 1 to 200 bytes, as encoded for a file name",
-            ));
-        }
-        Ok(self.0.join(name))
+        Ok(self.0.join(alone::file_name(key)?))
     }
 }
 

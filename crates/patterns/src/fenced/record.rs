@@ -1,28 +1,16 @@
 //! The newest fence that a resource on a disk has seen, in a file of its own.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
-use fencepost_core::{
-    backoff::Backoff,
-    clock::{BootClock, Clock},
-    fence::Fence,
-};
-use rustix::{
-    fs::{FlockOperation, flock},
-    io::Errno,
-};
+use fencepost_core::fence::Fence;
 
 use super::Refused;
-
-/// How long a step waits for another process that is in the midst of one; then it fails with [`io::ErrorKind::TimedOut`].
-pub const RECORD_WITHIN: Duration = Duration::from_secs(10);
+use crate::alone;
 
 /// The number takes one of two places in turn, each with a checksum and in a sector of its own: a power failure during a
 /// write damages that one, and the other still has the number before.
@@ -42,8 +30,8 @@ pub(super) struct Record {
 impl Record {
     /// Opens the record at `path`, or makes it, and locks it until it is dropped.
     pub(super) fn lock(path: &Path) -> io::Result<Self> {
-        let (file, made) = opened(path)?;
-        wait_for(&file)?;
+        let (file, made) = alone::opened(path)?;
+        alone::wait_for(&file)?;
         if made {
             sync_parent(path)?;
         }
@@ -73,42 +61,6 @@ impl Record {
         self.file.sync_data()?;
         (self.seen, self.next) = (Some(fence), 1 - self.next);
         Ok(())
-    }
-}
-
-/// The file, and whether it was made now.
-fn opened(path: &Path) -> io::Result<(File, bool)> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        file => return file.map(|file| (file, false)),
-    }
-    match options.create_new(true).open(path) {
-        // Another was faster.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Ok((File::options().read(true).write(true).open(path)?, true))
-        }
-        file => file.map(|file| (file, true)),
-    }
-}
-
-/// Never inside `flock`: whoever was stopped in the midst of a step would stop everybody for as long.
-fn wait_for(file: &File) -> io::Result<()> {
-    let until = BootClock.now().after(RECORD_WITHIN);
-    let mut backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(5));
-    loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if BootClock.now() < until => thread::sleep(backoff.pause()),
-            Err(Errno::WOULDBLOCK) => {
-                let said = format!(
-                    "another process has been in the midst of a write for {RECORD_WITHIN:?}; nothing was written"
-                );
-                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
-            }
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 
@@ -205,7 +157,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("record");
         let held = Record::lock(&path).unwrap();
-        let waiting = thread::spawn({
+        let waiting = std::thread::spawn({
             let path = path.clone();
             move || Record::lock(&path).map(drop)
         });

@@ -1,6 +1,11 @@
 //! Patterns on real stores, by processes of which some are killed, with exact sums.
 #![allow(missing_docs, clippy::unwrap_used)] // a test that cannot set itself up has failed
 
+mod atomic;
+mod claims;
+mod database;
 mod fenced;
 mod fenced_http;
 mod processes;
+mod rates;
+mod requests;

@@ -11,12 +11,16 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 /// Far more than anything here takes.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// What a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Job {
+    Atomic(crate::atomic::Job),
+    Claims(crate::claims::Job),
     Fenced(crate::fenced::Job),
+    Rates(crate::rates::Job),
+    Requests(crate::requests::Job),
 }
 
 const JOB: &str = "FENCEPOST_TEST_JOB";
@@ -34,7 +38,11 @@ fn the_work_of_a_process() {
     let Ok(job) = std::env::var(JOB) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     match serde_json::from_str(&job).unwrap() {
+        Job::Atomic(job) => runtime.block_on(job.work()),
+        Job::Claims(job) => runtime.block_on(job.work()),
         Job::Fenced(job) => runtime.block_on(job.work()),
+        Job::Rates(job) => runtime.block_on(job.work()),
+        Job::Requests(job) => runtime.block_on(job.work()),
     }
 }
 

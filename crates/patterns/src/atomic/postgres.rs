@@ -1,0 +1,198 @@
+//! Atomic changes of PostgreSQL rows.
+//!
+//! Everything happens in statements of yours, on a client or in a transaction of yours, so that it commits together with whatever
+//! else belongs to it: take from the stock and insert the order in one transaction, and neither is there without the other.
+//!
+//! ```no_run
+//! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use fencepost_patterns::atomic::{Refusal, postgres::Amounts};
+//!
+//! let stock = Amounts::of("stock", "item", "pieces");
+//! match stock.take(client, &4711_i64, 1).await? {
+//!     Ok(left) => println!("sold, {left} left"),
+//!     Err(Refusal::Insufficient { .. }) => println!("sold out"),
+//!     Err(refusal) => println!("{refusal}"),
+//! }
+//! let accounts = Amounts::of("accounts", "name", "balance");
+//! let transaction = client.transaction().await?;
+//! if accounts.transfer(&transaction, &"alice", &"bob", 100).await?.is_ok() {
+//!     transaction.commit().await?; // else it rolls back, and there was nothing to roll back
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{fmt, time::Duration};
+
+use fencepost_core::{
+    backoff::Backoff,
+    clock::{self, BootClock},
+};
+use tokio_postgres::{
+    GenericClient, Transaction,
+    types::{FromSqlOwned, ToSql},
+};
+
+use super::{Edit, MOST_CONFLICTS, Outcome, Refusal, Updated};
+
+/// What the database said.
+pub type PgResult<T> = Result<T, tokio_postgres::Error>;
+
+/// A key of a row.
+pub trait Key: ToSql + fmt::Debug + PartialEq + Sync {}
+impl<K: ToSql + fmt::Debug + PartialEq + Sync> Key for K {}
+
+/// Whole numbers of 64 bits in a column (`bigint`, not null) of a table, in rows named by another column that is unique.
+///
+/// Names of tables and columns are taken as they are, capitals included; `SCHEMA.TABLE` is a table in a schema. They are not
+/// for what others typed in.
+#[derive(Clone, Debug)]
+pub struct Amounts {
+    table: String,
+    key: String,
+    number: String,
+}
+
+impl Amounts {
+    /// The rows of `table`, with the columns for their key and their number.
+    pub fn of(table: &str, key: &str, number: &str) -> Self {
+        Self { table: quoted_table(table), key: quoted(key), number: quoted(number) }
+    }
+
+    /// Takes `amount` from a row's number, if it has as much; answers what is left. One statement; a second one finds out why not.
+    ///
+    /// # Cancel safety
+    /// Outside of a transaction it may have been taken or not.
+    pub async fn take<C: GenericClient>(&self, client: &C, key: &impl Key, amount: i64) -> PgResult<Outcome<i64>> {
+        if amount <= 0 {
+            return Ok(Err(Refusal::NotPositive { amount }));
+        }
+        let Self { table, key: column, number } = self;
+        let take = format!(
+            "UPDATE {table} SET {number} = {number} - $2::bigint WHERE {column} = $1 AND {number} >= $2::bigint \
+             RETURNING {number}"
+        );
+        let look = format!("SELECT {number} FROM {table} WHERE {column} = $1");
+        loop {
+            if let Some(row) = client.query_opt(&take, &[key, &amount]).await? {
+                return Ok(Ok(row.try_get(0)?));
+            }
+            let Some(row) = client.query_opt(&look, &[key]).await? else {
+                return Ok(Err(Refusal::Missing { what: format!("{key:?}") }));
+            };
+            let has = row.try_get(0)?;
+            // Else somebody added to it between the two statements.
+            if has < amount {
+                return Ok(Err(Refusal::Insufficient { has }));
+            }
+        }
+    }
+
+    /// Moves `amount` from one row's number to another's; answers what is in both afterwards. Both rows are locked in the order of
+    /// their keys, so that transfers that meet never wait for each other in a circle.
+    ///
+    /// # Cancel safety
+    /// Nothing has happened before the transaction commits.
+    pub async fn transfer<K: Key>(
+        &self,
+        transaction: &Transaction<'_>,
+        from: &K,
+        to: &K,
+        amount: i64,
+    ) -> PgResult<Outcome<(i64, i64)>> {
+        if amount <= 0 {
+            return Ok(Err(Refusal::NotPositive { amount }));
+        }
+        if from == to {
+            return Ok(Err(Refusal::SameAccount));
+        }
+        let Self { table, key, number } = self;
+        // What is locked first is read as it is then: in one statement with the change it could be seen as it was before.
+        let lock = format!(
+            "SELECT {key} = $1, {number} FROM {table} WHERE {key} = $1 OR {key} = $2 ORDER BY {key} FOR UPDATE"
+        );
+        let (mut has, mut gets) = (None, None);
+        for row in transaction.query(&lock, &[from, to]).await? {
+            let place = if row.try_get(0)? { &mut has } else { &mut gets };
+            *place = Some(row.try_get::<_, i64>(1)?);
+        }
+        let missing = |key: &K| Ok(Err(Refusal::Missing { what: format!("{key:?}") }));
+        let Some(has) = has else { return missing(from) };
+        let Some(gets) = gets else { return missing(to) };
+        if has < amount {
+            return Ok(Err(Refusal::Insufficient { has }));
+        }
+        let Some(sum) = gets.checked_add(amount) else { return Ok(Err(Refusal::Overflow { has: gets })) };
+        let change = format!("UPDATE {table} SET {number} = {number} + $2::bigint WHERE {key} = $1");
+        transaction.execute(&change, &[from, &-amount]).await?;
+        transaction.execute(&change, &[to, &amount]).await?;
+        Ok(Ok((has - amount, sum)))
+    }
+}
+
+/// A column that is changed on condition of another one, which counts its versions (`bigint`, not null, 0 at first).
+///
+/// ```sql
+/// CREATE TABLE documents (id bigint PRIMARY KEY, body text NOT NULL, version bigint NOT NULL DEFAULT 0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Versioned {
+    table: String,
+    key: String,
+    value: String,
+    version: String,
+}
+
+impl Versioned {
+    /// The rows of `table`, with the columns for their key, their value and its version. As for [`Amounts`], names are not for what
+    /// others typed in.
+    pub fn of(table: &str, key: &str, value: &str, version: &str) -> Self {
+        Self { table: quoted_table(table), key: quoted(key), value: quoted(value), version: quoted(version) }
+    }
+
+    /// Changes a row's value as `edit` says, which is called again with the newer one whenever another was faster, after a pause that
+    /// grows and is random, up to [`MOST_CONFLICTS`] times. A row that is not there is shown as `None` and made.
+    ///
+    /// Not for the inside of a transaction at `REPEATABLE READ` or above, which never sees the newer value.
+    ///
+    /// # Cancel safety
+    /// Dropped, or after an `Err` of the connection, it may have written once or not: read to see.
+    pub async fn update<C: GenericClient, T: FromSqlOwned + ToSql + Sync>(
+        &self,
+        client: &C,
+        key: &impl Key,
+        mut edit: impl FnMut(Option<&T>) -> Edit<T>,
+    ) -> PgResult<Updated<T>> {
+        let Self { table, key: column, value, version } = self;
+        let read = format!("SELECT {value}, {version} FROM {table} WHERE {column} = $1");
+        let write = format!(
+            "UPDATE {table} SET {value} = $2, {version} = {version} + 1 WHERE {column} = $1 AND {version} = $3"
+        );
+        let make =
+            format!("INSERT INTO {table} ({column}, {value}, {version}) VALUES ($1, $2, 1) ON CONFLICT DO NOTHING");
+        let mut pauses = Backoff::new(Duration::from_micros(500), Duration::from_millis(20));
+        for conflicts in 0..MOST_CONFLICTS {
+            let found = client.query_opt(&read, &[key]).await?;
+            let old: Option<T> = found.as_ref().map(|row| row.try_get(0)).transpose()?;
+            let Edit::Write(new) = edit(old.as_ref()) else { return Ok(Updated::Left) };
+            let written = match found {
+                Some(row) => client.execute(&write, &[key, &new, &row.try_get::<_, i64>(1)?]).await?,
+                None => client.execute(&make, &[key, &new]).await?,
+            };
+            if written == 1 {
+                return Ok(Updated::Written { value: new, conflicts });
+            }
+            clock::sleep(&BootClock, pauses.pause()).await;
+        }
+        Ok(Updated::Contended { conflicts: MOST_CONFLICTS })
+    }
+}
+
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// `TABLE` or `SCHEMA.TABLE`.
+pub(crate) fn quoted_table(name: &str) -> String {
+    name.split('.').map(quoted).collect::<Vec<_>>().join(".")
+}

@@ -15,6 +15,8 @@ use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use super::{RedlockStore, STORE, crowd::RENEWALS, debts::Due, node::Node, only_exclusive};
 use crate::failure::Failure;
 
+/// How often a server is asked that does not answer, where asking again changes nothing.
+pub(super) const TRIES: u32 = 4;
 /// Leases renewed by one command. More would hold up everybody else on the server for too long.
 const BATCH: usize = 200;
 
@@ -126,29 +128,33 @@ impl RedlockStore {
         self.renewals.given_back(&holding.owner);
         let _admitted = self.crowd.release().await;
         let owner = holding.owner;
-        let mut asked: FuturesUnordered<_> = self
-            .nodes
-            .iter()
-            .map(|node| {
-                let (node, name) = (node.clone(), name.clone());
-                async move {
-                    let answer = node.release(&name, &owner).await;
-                    if let Err(failure) = &answer
-                        && failure.kind == ErrorKind::Unavailable
-                    {
-                        node.owe(&name, &owner, Due::Everything, Ttl::DEFAULT.get(), failure.applied() != Applied::No);
-                    }
-                    (node.index, answer)
+        let ask = |node: &Arc<Node>, tries: u32| {
+            let (node, name) = (node.clone(), name.clone());
+            async move {
+                let answer = node.release(&name, &owner).await;
+                if let Err(failure) = &answer
+                    && failure.kind == ErrorKind::Unavailable
+                    && tries == 1
+                {
+                    node.owe(&name, &owner, Due::Everything, Ttl::DEFAULT.get(), failure.applied() != Applied::No);
                 }
-            })
-            .collect();
-        let limit = tokio::time::sleep(self.quorum.node_limit);
+                (node.index, answer, tries)
+            }
+        };
+        let mut asked: FuturesUnordered<_> = self.nodes.iter().map(|node| ask(node, 1)).collect();
+        let limit = tokio::time::sleep(self.quorum.node_limit * TRIES);
         tokio::pin!(limit);
         let mut outcome = GivenBack::default();
         while outcome.settled(self.quorum.needed()).is_none() {
             tokio::select! {
                 biased;
-                Some((node, answer)) = asked.next() => outcome.note(node, answer),
+                Some((node, answer, tries)) = asked.next() => match answer {
+                    // A repeat is safe, and a server that is merely busy is no reason to tell of an unknown outcome.
+                    Err(failure) if failure.kind == ErrorKind::Unavailable && tries < TRIES => {
+                        asked.push(ask(&self.nodes[node], tries + 1));
+                    }
+                    answer => outcome.note(node, answer, tries),
+                },
                 () = &mut limit => break,
                 else => break,
             }
@@ -248,30 +254,37 @@ struct GivenBack {
     released: usize,
     nothing: usize,
     others: usize,
+    /// Found nothing where an earlier question had no answer: it may have been given back by that one.
+    unclear: usize,
     failures: Vec<(usize, Failure)>,
 }
 
 impl GivenBack {
-    fn note(&mut self, node: usize, answer: Result<Release, Failure>) {
+    fn note(&mut self, node: usize, answer: Result<Release, Failure>, tries: u32) {
         match answer {
             Ok(Release::Released) => self.released += 1,
+            Ok(Release::AlreadyExpired) if tries > 1 => self.unclear += 1,
             Ok(Release::AlreadyExpired) => self.nothing += 1,
             Ok(Release::HeldByOther) => self.others += 1,
             Err(failure) => self.failures.push((node, failure)),
         }
     }
 
-    /// What a quorum says alike.
+    /// What a quorum says alike. What is unclear goes with what was clear.
     fn settled(&self, needed: usize) -> Option<Release> {
         let by_quorum = |count: usize, release| (count >= needed).then_some(release);
-        by_quorum(self.released, Release::Released)
+        let (released, nothing) = match self.released {
+            0 => (0, self.nothing + self.unclear),
+            released => (released + self.unclear, self.nothing),
+        };
+        by_quorum(released, Release::Released)
             .or_else(|| by_quorum(self.others, Release::HeldByOther))
-            .or_else(|| by_quorum(self.nothing, Release::AlreadyExpired))
+            .or_else(|| by_quorum(nothing, Release::AlreadyExpired))
     }
 
     /// What a quorum's answers amount to that differ: whatever was ours anywhere is given back.
     fn in_the_end(&self, needed: usize) -> Option<Release> {
-        let answered = self.released + self.nothing + self.others;
+        let answered = self.released + self.nothing + self.others + self.unclear;
         (answered >= needed).then_some(match (self.released, self.others) {
             (1.., _) => Release::Released,
             (0, 1..) => Release::HeldByOther,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ use fencepost_core::{
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
-use super::RedlockStore;
+use super::{RedlockStore, keeping::TRIES, node::Node};
 use crate::{failure::Failure, survey};
 
 /// Reports of losses kept until a quorum has told the same.
@@ -26,24 +26,41 @@ const REPORTS: usize = 1024;
 impl RedlockStore {
     /// What a quorum agrees on: a lock is held by whom so many servers name, for as long as the last of those will.
     pub(super) async fn list(&self, only: Option<&LockName>) -> Result<Vec<LockState>, Error> {
-        let asked = self.nodes.iter().map(|node| survey::inspect(&node.room.nodes, &node.room.keys, only));
-        let (mut states, mut failures) = (Vec::new(), Vec::new());
-        for (node, answer) in join_all(asked).await.into_iter().enumerate() {
-            match answer {
-                Ok(listed) => states.push(listed),
-                Err(failure) => failures.push((node, failure)),
-            }
-        }
-        let needed = self.quorum.needed();
-        if states.len() < needed {
-            let failures: Vec<_> = failures.iter().map(|(node, failure)| (*node, failure)).collect();
+        let (answers, needed) = (self.listed(only).await, self.quorum.needed());
+        let failures = answers.iter().enumerate();
+        let failures: Vec<_> = failures.filter_map(|(node, answer)| Some((node, answer.as_ref().err()?))).collect();
+        if answers.len() - failures.len() < needed {
             return Err(self.failed(Operation::Inspect, only, &failures));
         }
+        let states: Vec<_> = answers.into_iter().filter_map(Result::ok).collect();
         let mut by_name: BTreeMap<LockName, Vec<LockState>> = BTreeMap::new();
         for state in states.into_iter().flatten() {
             by_name.entry(state.name.clone()).or_default().push(state);
         }
         Ok(by_name.into_iter().filter_map(|(name, states)| merged(name, &states, needed)).collect())
+    }
+
+    /// What each server lists. A long list takes a busy server longer than its limit, and who waits for it would rather have it
+    /// late: those that do not answer are asked again until a quorum has.
+    async fn listed(&self, only: Option<&LockName>) -> Vec<Result<Vec<LockState>, Failure>> {
+        let ask = |node: &Arc<Node>| {
+            let node = node.clone();
+            async move { survey::inspect(&node.room.nodes, &node.room.keys, only).await }
+        };
+        let mut answers = join_all(self.nodes.iter().map(&ask)).await;
+        for _ in 1..TRIES {
+            if answers.iter().filter(|answer| answer.is_ok()).count() >= self.quorum.needed() {
+                break;
+            }
+            let again = self.nodes.iter().zip(answers).map(|(node, answer)| async {
+                match answer {
+                    Ok(listed) => Ok(listed),
+                    Err(_) => ask(node).await,
+                }
+            });
+            answers = join_all(again).await;
+        }
+        answers
     }
 
     pub(super) async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {

@@ -180,6 +180,26 @@ async fn t1_a_server_that_restarted_is_not_counted_for_one_ttl() {
     assert!(matches!(renewed, Ok(Renewal::Lost(_))), "the first one finds out at its next renewal: {renewed:?}");
 }
 
+/// A repeat is safe, so that a majority that is silent for longer than its limit is no reason yet to tell of an unknown outcome.
+#[tokio::test(flavor = "multi_thread")]
+async fn o3_a_release_outlasts_a_moment_of_silence() {
+    let servers = servers(5);
+    let store = open(&url(&servers, "node_timeout=1s&restart_guard=0")).await.unwrap();
+    let held = claim("x", LONG);
+    assert!(is_granted(&once(&store, &held).await));
+    eventually(SOON, "it is everywhere", || keys(&servers).len() == 5).await;
+    servers[..3].iter().for_each(RedisServer::freeze);
+    let releasing = {
+        let (store, held) = (store.clone(), held.clone());
+        tokio::spawn(async move { store.release(&held.holding).await })
+    };
+    tokio::time::sleep(ms(1_500)).await;
+    servers[..3].iter().for_each(RedisServer::thaw);
+    let released = within(SOON, "a release has a limit of its own", releasing).await.unwrap();
+    assert_eq!(released.unwrap(), Release::Released);
+    eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
+}
+
 /// What comes late must not undo what came after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn o2_a_late_give_back_of_a_lost_round_changes_nothing_of_a_later_one() {

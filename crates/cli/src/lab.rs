@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use fencepost_history::{Findings, Options};
 use fencepost_lab::{
-    AgentCommand, IDLE_LIMIT, SUBJECTS, Scenario, Subject, Verdict, report,
+    AgentCommand, IDLE_LIMIT, SUBJECTS, Scenario, Stop, Subject, Verdict, measure, report,
     run::{self, Cell, Plan},
     scenarios,
     twice::{self, Difference},
@@ -47,6 +47,12 @@ pub(crate) enum Lab {
         /// The directory that `run --out` wrote
         dir: PathBuf,
     },
+    /// Measure what a failover loses, or what the stores cost beside each other
+    ///
+    /// On servers of its own. failover: the loss window of a Sentinel failover by load and lag, with and without WAIT and
+    /// min-replicas. cost: times side by side, and how long no lock can be had while a leader dies.
+    #[command(after_help = "Example: fencepost lab measure failover --trials 10 --out measurements")]
+    Measure(Measure),
     /// Run a job once, and twice at once, in copies of a directory, and show what differs
     ///
     /// A lock for efficiency lets a job run twice in rare cases. This shows what that costs. The job runs in the copies only;
@@ -81,6 +87,25 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Measure {
+    /// What to measure
+    #[arg(value_enum)]
+    what: Measurement,
+    /// How often each
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    trials: u32,
+    /// Write a page, a drawing and the figures into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Measurement {
+    Failover,
+    Cost,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Check {
     /// The history; - for stdin
     file: PathBuf,
@@ -110,6 +135,7 @@ pub(crate) fn lab(global: &Global, verb: Lab) -> Ending {
         Lab::Run(verb) => play(global, &verb),
         Lab::Check(verb) => check(global, &verb),
         Lab::Report { dir } => report::render(&dir).map(|()| Ending::done()).map_err(Ending::internal),
+        Lab::Measure(verb) => measure(global, &verb),
         Lab::Twice(verb) => twice(verb),
         Lab::Agent { role } => agent(&role),
     };
@@ -199,6 +225,40 @@ fn play(global: &Global, verb: &Run) -> Result<Ending, Ending> {
         crate::print(&format!("{}\n", listing::to_json(&report::summary(&done))));
     }
     Ok(ending(&done))
+}
+
+fn measure(global: &Global, verb: &Measure) -> Result<Ending, Ending> {
+    let bar = crate::bench::bar(global.quiet, 100);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Ending::internal(format!("cannot start: {error}")))?;
+    let measured = runtime.block_on(async {
+        let mut progress = |next: &str, over: f64| {
+            bar.set_position((over * 100.0) as u64);
+            bar.set_message(next.to_owned());
+        };
+        let work = async {
+            match verb.what {
+                Measurement::Failover => measure::failover::measure(verb.trials, &mut progress).await,
+                Measurement::Cost => measure::cost::measure(verb.trials, &mut progress).await,
+            }
+        };
+        tokio::select! {
+            done = work => done.map_err(|stop| match stop {
+                Stop::Missing(_) => Ending::coded("not-run", Verdict::NotRun.exit_code()).saying(stop.to_string()),
+                other => Ending::internal(other.to_string()),
+            }),
+            signal = interrupted() => Err(Ending::interrupted(signal)),
+        }
+    });
+    bar.finish_and_clear();
+    drop(runtime);
+    let measured = measured?;
+    if let Some(out) = &verb.out {
+        measured.save(out).map_err(Ending::internal)?;
+    }
+    let text = if global.json { format!("{}\n", listing::to_json(&measured)) } else { measured.table() };
+    crate::print(&text);
+    Ok(Ending::done())
 }
 
 /// Completes when somebody wants this process to end.

@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod fault;
+pub mod measure;
 mod player;
 mod recorder;
 pub mod report;

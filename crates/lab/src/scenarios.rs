@@ -13,6 +13,7 @@ mod duplicate_request;
 mod holder_killed;
 mod kleppmann_pause;
 mod late_reply;
+mod leader_dies;
 mod lock_on_a_standby;
 mod lost_renewal_replies;
 mod lost_reply;
@@ -57,6 +58,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &answered_by_the_other::AnsweredByTheOther,
     &deposed_master::DeposedMaster,
     &counter_goes_back::CounterGoesBack,
+    &leader_dies::LeaderDies,
     &synchronous_standby::SynchronousStandby,
     &cancelled_commit::CancelledCommit,
     &pool_shares_a_session::PoolSharesASession,

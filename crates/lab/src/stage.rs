@@ -226,7 +226,9 @@ pub(crate) async fn pause(span: Duration) {
 }
 
 /// Runs what blocks on a thread of its own. A panic in a driver is a failure of the laboratory, told in words.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Stop> + Send + 'static) -> Result<T, Stop> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Stop> + Send + 'static,
+) -> Result<T, Stop> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(Stop::Failed(panicked(error))),

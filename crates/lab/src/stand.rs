@@ -2,6 +2,7 @@
 
 mod cluster;
 mod etcd;
+mod etcd_cluster;
 mod file;
 mod pgbouncer;
 mod postgres;
@@ -10,6 +11,7 @@ mod redis;
 mod redlock;
 mod sentinel;
 mod zookeeper;
+mod zookeeper_ensemble;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -34,7 +36,7 @@ pub(crate) enum ServerFault {
     HoldTheHeir,
     /// Somebody cancels the statements that wait for a replica.
     CancelWaits,
-    /// Kills the master, and waits until another is one.
+    /// Kills the one that leads, and waits until another does.
     CrashMaster,
     /// Keeps a copy of all that the store has.
     Snapshot,
@@ -57,7 +59,7 @@ impl ServerFault {
             ServerFault::HoldReplication => "replication held back",
             ServerFault::HoldTheHeir => "replication to one replica held back",
             ServerFault::CancelWaits => "the wait for the standby cancelled",
-            ServerFault::CrashMaster => "master killed, another promoted",
+            ServerFault::CrashMaster => "leader killed, another leads",
             ServerFault::Snapshot => "snapshot taken",
             ServerFault::Restore => "snapshot restored",
             ServerFault::FailOver => "planned failover",
@@ -128,7 +130,9 @@ pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
         StoreKind::PostgresSynchronous => postgres_standby::Pair::start(true),
         StoreKind::PgBouncer => pgbouncer::Pooled::start(),
         StoreKind::Etcd => etcd::Member::start(),
+        StoreKind::EtcdCluster => etcd_cluster::Members::start(),
         StoreKind::ZooKeeper => zookeeper::Server::start(),
+        StoreKind::ZooKeeperEnsemble => zookeeper_ensemble::Servers::start(),
         StoreKind::Redis => redis::Server::start(),
         StoreKind::Sentinel => sentinel::Set::start(),
         StoreKind::Cluster => cluster::Cluster::start(),
@@ -137,7 +141,7 @@ pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
 }
 
 /// Looks for an executable, so that a missing one is reported and not a failure.
-fn needs(executable: &str, package: &str) -> Result<PathBuf, Stop> {
+pub(crate) fn needs(executable: &str, package: &str) -> Result<PathBuf, Stop> {
     found(executable)
         .ok_or_else(|| Stop::Missing(format!("{executable} is not installed: install the package {package}")))
 }

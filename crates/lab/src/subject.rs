@@ -19,8 +19,12 @@ pub enum StoreKind {
     PgBouncer,
     /// One etcd member.
     Etcd,
+    /// Three etcd members.
+    EtcdCluster,
     /// One ZooKeeper server.
     ZooKeeper,
+    /// Three ZooKeeper servers.
+    ZooKeeperEnsemble,
     /// One Redis server that keeps an append-only file.
     Redis,
     /// A Redis master with two replicas, watched by three sentinels.
@@ -53,6 +57,8 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::Redis, client: Client::RedisPy },
     Subject { store: StoreKind::Redis, client: Client::Naive },
     Subject { store: StoreKind::Sentinel, client: Client::Counter },
+    Subject { store: StoreKind::EtcdCluster, client: Client::Library },
+    Subject { store: StoreKind::ZooKeeperEnsemble, client: Client::Library },
     Subject { store: StoreKind::PostgresStandby, client: Client::Library },
     Subject { store: StoreKind::PostgresStandby, client: Client::Advisory },
     Subject { store: StoreKind::PostgresSynchronous, client: Client::Library },
@@ -70,7 +76,9 @@ impl StoreKind {
             StoreKind::PostgresSynchronous => "postgres-synchronous",
             StoreKind::PgBouncer => "pgbouncer",
             StoreKind::Etcd => "etcd",
+            StoreKind::EtcdCluster => "etcd-cluster",
             StoreKind::ZooKeeper => "zookeeper",
+            StoreKind::ZooKeeperEnsemble => "zookeeper-ensemble",
             StoreKind::Redis => "redis",
             StoreKind::Sentinel => "sentinel",
             StoreKind::Cluster => "cluster",
@@ -87,7 +95,9 @@ impl StoreKind {
             StoreKind::PostgresSynchronous => "PostgreSQL with a synchronous standby",
             StoreKind::PgBouncer => "PostgreSQL behind PgBouncer",
             StoreKind::Etcd => "etcd",
+            StoreKind::EtcdCluster => "etcd, three members",
             StoreKind::ZooKeeper => "ZooKeeper",
+            StoreKind::ZooKeeperEnsemble => "ZooKeeper, three servers",
             StoreKind::Redis => "Redis",
             StoreKind::Sentinel => "Redis Sentinel",
             StoreKind::Cluster => "Redis Cluster",
@@ -105,6 +115,12 @@ impl StoreKind {
         matches!(self, StoreKind::Postgres | StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis)
     }
 
+    /// Whether there is one server among several that can die and be replaced.
+    pub(crate) fn has_a_leader(self) -> bool {
+        use StoreKind::{EtcdCluster, PostgresSynchronous, Redlock, Sentinel, ZooKeeperEnsemble};
+        matches!(self, Sentinel | Redlock | PostgresSynchronous | EtcdCluster | ZooKeeperEnsemble)
+    }
+
     /// Whether its grants carry a fence.
     pub fn issues_fences(self) -> bool {
         !matches!(self, StoreKind::Redis | StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock)
@@ -119,7 +135,8 @@ impl Subject {
 
     /// Whether it is played in each scenario that its store knows, and not in those alone that are about it.
     pub fn everywhere(self) -> bool {
-        let variants = [StoreKind::PostgresStandby, StoreKind::PostgresSynchronous, StoreKind::PgBouncer];
+        use StoreKind::{EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble};
+        let variants = [EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble];
         !variants.contains(&self.store) && !matches!(self.client, Client::Counter | Client::Advisory)
     }
 

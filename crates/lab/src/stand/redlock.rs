@@ -73,6 +73,11 @@ impl Stand for Servers {
                 self.servers[MIDDLE].launch();
                 Ok(())
             }
+            // There is no leader: any of them will do.
+            ServerFault::CrashMaster => {
+                self.servers[0].kill();
+                Ok(())
+            }
             ServerFault::JumpClock => self.clock.stand_apart(Duration::from_secs(3600)).map_err(Stop::NotInstalled),
             other => Err(not_possible(other, "the servers of a Redlock")),
         }

@@ -12,11 +12,16 @@ pub(super) struct Server(ZooKeeperServer);
 
 impl Server {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
-        needs("java", "default-jre-headless")?;
-        if !Path::new("/usr/share/java/zookeeper.jar").exists() {
-            return Err(Stop::Missing("ZooKeeper is not installed: install the package zookeeper".into()));
-        }
+        is_installed()?;
         Ok(Arc::new(Self(ZooKeeperServer::start())))
+    }
+}
+
+pub(super) fn is_installed() -> Result<(), Stop> {
+    needs("java", "default-jre-headless")?;
+    match Path::new("/usr/share/java/zookeeper.jar").exists() {
+        true => Ok(()),
+        false => Err(Stop::Missing("ZooKeeper is not installed: install the package zookeeper".into())),
     }
 }
 

@@ -1,0 +1,61 @@
+//! The leader dies, and a majority has everything.
+
+use fencepost_core::store::BoxFuture;
+
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct LeaderDies;
+
+impl Scenario for LeaderDies {
+    fn about(&self) -> About {
+        About {
+            name: "leader-dies",
+            title: "The leader of a quorum dies",
+            why: "What was answered is with a majority, and the next leader comes from one. No lock is lost, and none can be had \
+                  until there is that leader.",
+            steps: &[
+                "A takes the lock and reads",
+                "the leader is killed, and the others elect another",
+                "B tries to get the lock, and does not",
+                "A writes and gives back; B gets it",
+            ],
+            source: "Ongaro and Ousterhout, In search of an understandable consensus algorithm (2014); Junqueira and others, Zab (2011)",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
+                expect(Verdict::Ok, "the next leader knows of each grant that was answered")
+            }
+            _ => None,
+        }
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
+            let old = a.acquire(TTL * 20).await?;
+            a.read(&old).await?.expect(Came::Yes).await?;
+            stage.inflict(ServerFault::CrashMaster).await?;
+            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
+            let taken = tries.came().await?.0 == Came::Yes;
+            if taken {
+                b.read(&new).await?.expect(Came::Yes).await?;
+            }
+            a.write(&old).await?.came().await?;
+            a.release(&old).await?.came().await?;
+            if !taken {
+                b.acquire(TTL).await?;
+            }
+            Ok(Reached::Yes)
+        })
+    }
+}

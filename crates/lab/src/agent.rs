@@ -96,6 +96,10 @@ pub enum Client {
     Advisory,
     /// redis-py's `Lock`, a process in Python.
     RedisPy,
+    /// kazoo's `Lock`, the same.
+    Kazoo,
+    /// `etcdctl lock`, led by a process in Python.
+    Etcdctl,
 }
 
 /// Runs the process until its input ends.
@@ -109,7 +113,7 @@ pub fn run(role: Role) -> Result<(), Box<dyn std::error::Error>> {
             Client::Library => library::serve(role).await,
             Client::Naive | Client::Counter => naive::serve(role).await,
             Client::Advisory => advisory::serve(role).await,
-            Client::RedisPy => Err("redis-py is played by a process in Python".into()),
+            Client::RedisPy | Client::Kazoo | Client::Etcdctl => Err("it is played by a process in Python".into()),
         }
     })
 }

@@ -1,16 +1,16 @@
 //! A client process, as the laboratory directs it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Stdio,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use fencepost_history::{Event, Phase, What};
-use fencepost_servers::{Network, WallClock};
+use fencepost_servers::{Network, WallClock, end_with_us};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     agent::{Came, Client, Order, Role, Said, Task},
-    fault::signal,
+    fault::signal_group,
     recorder::Recorder,
     scenario::Stop,
     stage::{LOCK, PATIENCE},
@@ -75,7 +75,11 @@ impl Player {
         if let Some(clock) = clock {
             clock.govern(command.as_std_mut());
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true).spawn()?;
+        if let Some(pid) = child.id() {
+            end_with_us(pid, "KILL"); // also one that stands still
+        }
         let orders = child.stdin.take().expect("a pipe was asked for");
         let output = child.stdout.take().expect("a pipe was asked for");
         let (ready, is_ready) = oneshot::channel();
@@ -155,7 +159,7 @@ impl Player {
     }
 
     fn signalled(&self, fault: &str, phase: Phase, sent: Signal) -> Result<(), Stop> {
-        let done = signal(self.child.id(), sent);
+        let done = signal_group(self.child.id(), sent);
         let (fault, target, installed) = (fault.to_owned(), self.name.clone(), done.is_ok());
         self.recorder.tell("lab", What::Fault { fault, target, phase, installed });
         done
@@ -175,6 +179,13 @@ impl Player {
         self.orders.write_all(&line).await?;
         self.orders.flush().await?;
         Ok(UnderWay { what, came })
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        // Also what it started, and what stands still. One that has ended is no failure.
+        let _ = signal_group(self.child.id(), Signal::KILL);
     }
 }
 
@@ -199,27 +210,39 @@ impl UnderWay {
 }
 
 fn command(role: &Role, agent: &AgentCommand) -> Result<Command, Stop> {
-    if role.client == Client::RedisPy {
-        let missing = || Stop::Missing("no Python here knows redis-py: install the package python3-redis".into());
-        let python = python_with_redis_py().ok_or_else(missing)?;
-        let mut command = Command::new(python);
-        command.args(["-u", "-c", include_str!("agent/redis_py.py"), &role.name, &role.url]);
-        return Ok(command);
+    let (peer, module, package) = match role.client {
+        Client::RedisPy => ("redis", "redis", "python3-redis"),
+        Client::Kazoo => ("kazoo", "kazoo", "python3-kazoo"),
+        Client::Etcdctl => ("etcdctl", "json", "python3"),
+        Client::Library | Client::Naive | Client::Counter | Client::Advisory => {
+            let mut command = Command::new(&agent.program);
+            command.args(&agent.arguments).arg(serde_json::to_string(role).expect("a role as JSON"));
+            return Ok(command);
+        }
+    };
+    if role.client == Client::Etcdctl {
+        stand::needs("etcdctl", "etcd-client")?;
     }
-    let mut command = Command::new(&agent.program);
-    command.args(&agent.arguments).arg(serde_json::to_string(role).expect("a role as JSON"));
+    let missing = || Stop::Missing(format!("no Python here knows {module}: install the package {package}"));
+    let mut command = Command::new(python_with(module).ok_or_else(missing)?);
+    command.args(["-u", "-c", include_str!("agent/peer.py"), peer, &role.name, &role.url]);
     Ok(command)
 }
 
-/// The first Python on the path that knows redis-py: a package of the system's is known to the system's Python, and
-/// another one may come before it. Asked once, since starting Python takes its time.
-fn python_with_redis_py() -> Option<&'static Path> {
-    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+/// The first Python on the path that knows a module: a package of the system's is known to the system's Python, and
+/// another one may come before it. Asked once for each, since starting Python takes its time.
+fn python_with(module: &str) -> Option<PathBuf> {
+    static FOUND: Mutex<BTreeMap<String, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
     let knows_it = |python: &PathBuf| {
-        let import = std::process::Command::new(python).args(["-c", "import redis"]).stderr(Stdio::null()).status();
-        import.is_ok_and(|status| status.success())
+        let mut import = std::process::Command::new(python);
+        import
+            .args(["-c", &format!("import {module}")])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
     };
-    FOUND.get_or_init(|| stand::all_found("python3").find(knows_it)).as_deref()
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    found.entry(module.to_owned()).or_insert_with(|| stand::all_found("python3").find(knows_it)).clone()
 }
 
 /// Until the process ends.

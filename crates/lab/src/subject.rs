@@ -56,6 +56,8 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::Redlock, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::RedisPy },
     Subject { store: StoreKind::Redis, client: Client::Naive },
+    Subject { store: StoreKind::Etcd, client: Client::Etcdctl },
+    Subject { store: StoreKind::ZooKeeper, client: Client::Kazoo },
     Subject { store: StoreKind::Sentinel, client: Client::Counter },
     Subject { store: StoreKind::EtcdCluster, client: Client::Library },
     Subject { store: StoreKind::ZooKeeperEnsemble, client: Client::Library },
@@ -148,6 +150,8 @@ impl Subject {
             Client::Counter => format!("{}, INCR as the fence", self.store.title()),
             Client::Advisory => format!("{}, advisory lock", self.store.title()),
             Client::RedisPy => format!("{}, redis-py", self.store.title()),
+            Client::Kazoo => format!("{}, kazoo", self.store.title()),
+            Client::Etcdctl => format!("{}, etcdctl lock", self.store.title()),
         }
     }
 }
@@ -160,6 +164,8 @@ impl fmt::Display for Subject {
             Client::Counter => "/counter",
             Client::Advisory => "/advisory",
             Client::RedisPy => "/redis-py",
+            Client::Kazoo => "/kazoo",
+            Client::Etcdctl => "/etcdctl",
         };
         f.pad(&format!("{}{client}", self.store.word()))
     }

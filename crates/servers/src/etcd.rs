@@ -300,7 +300,7 @@ impl EtcdCluster {
             .stderr(Stdio::null())
             .spawn()
             .expect("the package etcd-server must be installed");
-        end_with_us(&process, "KILL");
+        end_with_us(process.id(), "KILL");
         if let Some(ways) = &self.ways {
             ways.runs_as(number, process.id());
         }

@@ -21,5 +21,6 @@ pub use pgbouncer::PgBouncer;
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
 pub use sentinel::{SERVICE, SentinelSet, sentinel_naming, sentinel_naming_with};
+pub use survivors::end_with_us;
 pub use wall_clock::WallClock;
 pub use zookeeper::{Admin, Refused, TICK, ZooKeeperEnsemble, ZooKeeperServer};

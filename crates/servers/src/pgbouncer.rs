@@ -46,7 +46,7 @@ impl PgBouncer {
         let mut command = unprivileged_program("pgbouncer");
         let process = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let process = process.expect("the package pgbouncer must be installed");
-        end_with_us(&process, "KILL");
+        end_with_us(process.id(), "KILL");
         for _ in 0..500 {
             if TcpStream::connect(address).is_ok() {
                 break;

@@ -265,7 +265,7 @@ impl PostgresServer {
         }
         let mut process =
             postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("postgres can be run");
-        end_with_us(&process, "QUIT");
+        end_with_us(process.id(), "QUIT");
         for _ in 0..1000 {
             if self.try_sql("postgres", "SELECT 1").is_ok() {
                 *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);

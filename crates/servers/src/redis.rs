@@ -204,7 +204,7 @@ impl RedisServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("the package redis-server must be installed");
-        end_with_us(&process, "KILL");
+        end_with_us(process.id(), "KILL");
         for _ in 0..500 {
             if self.is_up_as(process.id()) {
                 *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);

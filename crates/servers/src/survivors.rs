@@ -4,7 +4,7 @@
 use std::{
     io::Write,
     os::unix::process::CommandExt,
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{ChildStdin, Command, Stdio},
     sync::{Mutex, OnceLock, PoisonError},
 };
 
@@ -20,11 +20,11 @@ for server in $servers; do
 done
 "#;
 
-/// Has the server ended with this signal when this process is killed.
-pub(crate) fn end_with_us(server: &Child, signal: &str) {
+/// Has a process of ours, such as a server, ended with this signal (`KILL` for instance) when this process is killed.
+pub fn end_with_us(server: u32, signal: &str) {
     static WATCHER: OnceLock<Option<Mutex<ChildStdin>>> = OnceLock::new();
-    let (Some(watcher), Some(born)) = (WATCHER.get_or_init(watch), began(server.id())) else { return };
-    let line = format!("{signal} {} {born}\n", server.id());
+    let (Some(watcher), Some(born)) = (WATCHER.get_or_init(watch), began(server)) else { return };
+    let line = format!("{signal} {server} {born}\n");
     // One that is gone watches nothing: then it is as it would be without.
     let _ = watcher.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
 }

@@ -197,7 +197,7 @@ impl ZooKeeperServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("the package default-jre-headless must be installed");
-        end_with_us(&process, "KILL");
+        end_with_us(process.id(), "KILL");
         *self.process() = Some(process);
     }
 

@@ -41,7 +41,7 @@ const NOTES: [&str; 2] = [
     "The master is killed with SIGKILL at a random instant. The loss window reaches from the first answer that was lost to \
      that kill; a lock that was answered before it is on the server that was promoted. Replicas are held behind with \
      CLIENT PAUSE, and what they were sent meanwhile dies with the master's connections.",
-    "WAIT 1 loses nothing here because both replicas are equally far. A replica that has not answered it may be promoted: \
+    "WAIT 1 loses what the replica confirmed that is not promoted, which is rare as long as both are equally far: \
      [answered-by-the-other](guarantees.md#answered-by-the-other). min-replicas-to-write bounds for how long a master \
      without replicas goes on granting, not what a crash loses.",
 ];
@@ -304,12 +304,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_replicas_have_not_heard_of_is_lost_and_what_one_confirmed_is_not() {
+    async fn what_replicas_have_not_heard_of_is_lost_and_hardly_what_one_confirmed() {
         let behind = LOADS[4];
         let lost = trial(behind, Guard::None).await.expect("a failover");
         assert!(lost.lost > 0 && lost.back > 0, "{lost:?}");
         assert!(lost.window >= 50.0, "most of what was answered in the last 100 ms: {lost:?}");
+        // Between the two replicas that are held back one after the other, one may confirm what the other has not.
         let kept = trial(behind, Guard::Wait).await.expect("a failover");
-        assert!(kept.answered > 0 && kept.lost == 0, "{kept:?}");
+        assert!(kept.answered > 10 && kept.lost <= 3, "{kept:?}");
     }
 }

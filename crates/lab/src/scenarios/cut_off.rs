@@ -1,5 +1,7 @@
 //! The holder loses the store and not the resource.
 
+use std::time::Duration;
+
 use fencepost_core::store::BoxFuture;
 use fencepost_servers::Weather;
 
@@ -36,9 +38,16 @@ impl Scenario for CutOff {
                 expect(Verdict::Ok, "the holder is told at its deadline, before the store passes the lock on (L1)")
             }
             (_, Client::RedisPy) => expect(Verdict::Overlap, "nobody tells its holder"),
+            (_, Client::Kazoo) => expect(Verdict::Ok, "who asks is told that the session is in doubt"),
+            (_, Client::Etcdctl) => expect(Verdict::Overlap, "its command runs on until the lease is known to be over"),
             (_, Client::Naive) => expect(Verdict::Overlap, "it never looks, and writes"),
             (_, Client::Counter | Client::Advisory) => None,
         }
+    }
+
+    /// The lock is wanted from the cut on, and nobody can have it before the lease is over.
+    fn idle_limit(&self) -> Duration {
+        TTL * 3
     }
 
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {

@@ -41,7 +41,7 @@ impl Scenario for DeleteAnothersLock {
                 expect(Verdict::Overlap, "it deletes nothing, and its holder is never told of the end of the lease")
             }
             Client::Naive => expect(Verdict::DoubleGrant, "B's lock is deleted, and C gets it while B holds"),
-            Client::Counter | Client::Advisory => None,
+            Client::Kazoo | Client::Etcdctl | Client::Counter | Client::Advisory => None,
         }
     }
 

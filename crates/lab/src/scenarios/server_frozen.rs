@@ -32,7 +32,7 @@ impl Scenario for ServerFrozen {
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
             (store, _) if !matches!(store, StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis) => None,
-            (_, Client::RedisPy | Client::Counter | Client::Advisory) => None,
+            (_, Client::RedisPy | Client::Kazoo | Client::Etcdctl | Client::Counter | Client::Advisory) => None,
             (_, Client::Library) => expect(Verdict::Blocked, "safe, since the holder stops at its deadline"),
             (_, Client::Naive) => expect(Verdict::Overlap, "its holder never stops"),
         }

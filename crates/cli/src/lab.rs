@@ -53,7 +53,7 @@ pub(crate) enum Lab {
     /// min-replicas. cost: times side by side, and how long no lock can be had while a leader dies.
     #[command(after_help = "Example: fencepost lab measure failover --trials 10 --out measurements")]
     Measure(Measure),
-    /// Run a job once, and twice at once, in copies of a directory, and show what differs
+    /// Run a job once, and twice at once, in copies of a directory or of a database, and show what differs
     ///
     /// A lock for efficiency lets a job run twice in rare cases. This shows what that costs. The job runs in the copies only;
     /// what it does elsewhere, it does three times. FENCEPOST_TWICE is once, first or second in its environment. Exit code 0
@@ -117,8 +117,14 @@ pub(crate) struct Check {
 #[derive(Debug, Args)]
 pub(crate) struct Twice {
     /// The directory to copy
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "database")]
     dir: PathBuf,
+    /// The PostgreSQL database to copy instead; the job finds the copy's URL in DATABASE_URL
+    #[arg(long, value_name = "URL", env = "FENCEPOST_TWICE_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// A column that is not compared, such as a time of change; may be repeated
+    #[arg(long, value_name = "COLUMN", requires = "database")]
+    ignore_column: Vec<String>,
     /// How long after the first of the two the second one starts
     #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = crate::arguments::values::span)]
     apart: Duration,
@@ -149,9 +155,17 @@ fn agent(role: &str) -> Result<Ending, Ending> {
 }
 
 fn twice(verb: Twice) -> Result<Ending, Ending> {
-    let Twice { dir, apart, command } = verb;
-    let outcome = twice::run(&twice::Twice { directory: dir.clone(), command, apart });
-    let outcome = outcome.map_err(|error| Ending::internal(format!("{}: {error}", dir.display())))?;
+    let Twice { dir, database, ignore_column, apart, command } = verb;
+    let job = twice::Job { command, apart };
+    let outcome = match database {
+        None => twice::in_directories(&job, &dir).map_err(|error| format!("{}: {error}", dir.display())),
+        Some(url) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| Ending::internal(format!("cannot start: {error}")))?;
+            runtime.block_on(twice::in_databases(&job, &url, &ignore_column))
+        }
+    };
+    let outcome = outcome.map_err(Ending::internal)?;
     let [first, second] = outcome.twice;
     let mut text = format!("alone: {}; at once: {first} and {second}\n", outcome.once);
     for (path, difference) in &outcome.differences {
@@ -160,8 +174,11 @@ fn twice(verb: Twice) -> Result<Ending, Ending> {
             Difference::OnlyOnce => "is there only after one alone",
             Difference::Content => "has another content",
             Difference::Kind => "is another kind of thing, or has other permissions",
+            Difference::Rows { once, twice } => {
+                &format!("has {twice} rows after two at once, and {once} after one alone")
+            }
         };
-        text.push_str(&format!("{}: {said}\n", when::harmless(&path.display().to_string())));
+        text.push_str(&format!("{}: {said}\n", when::harmless(path)));
     }
     crate::print(&text);
     if !outcome.once.success() {
@@ -169,7 +186,7 @@ fn twice(verb: Twice) -> Result<Ending, Ending> {
     }
     Ok(match outcome.differences.len() {
         0 => Ending::done().saying("nothing differs: here the job may run twice"),
-        count => Ending::coded("differs", Verdict::Overlap.exit_code()).saying(format!("{count} paths differ")),
+        count => Ending::coded("differs", Verdict::Overlap.exit_code()).saying(format!("{count} differ")),
     })
 }
 

@@ -1,24 +1,22 @@
-//! Is the work really idempotent? Runs a command once in a copy of a directory, and twice at once in another copy, and
+//! Is the work really idempotent? Runs a command once on one copy of its data, and twice at once on another copy, and
 //! tells what differs.
 
+mod database;
+mod directory;
+
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
-    fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    io,
     process::{Child, Command, ExitStatus},
     thread,
     time::Duration,
 };
 
-use tempfile::TempDir;
+pub use self::{database::in_databases, directory::in_directories};
 
-/// What shall be run, and where.
+/// What shall be run.
 #[derive(Clone, Debug)]
-pub struct Twice {
-    /// The directory that is copied. The command runs in the copies and never in it.
-    pub directory: PathBuf,
+pub struct Job {
     /// The command and its arguments.
     pub command: Vec<OsString>,
     /// How long after the first one the second one starts.
@@ -32,13 +30,11 @@ pub struct Outcome {
     pub once: ExitStatus,
     /// How the two that ran at once ended.
     pub twice: [ExitStatus; 2],
-    /// What differs after two at once from what one alone leaves, by path.
-    pub differences: Vec<(PathBuf, Difference)>,
-    /// The copies, removed when this is dropped.
-    pub copies: TempDir,
+    /// What differs after two at once from what one alone leaves: a path, or a table or sequence of a database.
+    pub differences: Vec<(String, Difference)>,
 }
 
-/// How a path differs.
+/// How something differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// Only two at once leave it.
@@ -49,138 +45,35 @@ pub enum Difference {
     Content,
     /// It is another kind of thing, or may be used by others.
     Kind,
+    /// So many rows are left by one alone, and by two at once.
+    Rows {
+        /// By one alone.
+        once: i64,
+        /// By two at once.
+        twice: i64,
+    },
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When the directory cannot be copied or the command cannot be started.
-pub fn run(twice: &Twice) -> io::Result<Outcome> {
-    let copies = tempfile::tempdir()?;
-    let (alone, together) = (copies.path().join("once"), copies.path().join("twice"));
-    copy(&twice.directory, &alone)?;
-    copy(&twice.directory, &together)?;
-    let once = started(twice, &alone, "once")?.wait()?;
-    let mut first = started(twice, &together, "first")?;
-    thread::sleep(twice.apart);
-    // The first one must not be left running when the second cannot start.
-    let second = started(twice, &together, "second").and_then(|mut second| second.wait());
-    let first = first.wait()?;
-    let differences = compare(&alone, &together)?;
-    Ok(Outcome { once, twice: [first, second?], differences, copies })
-}
-
-fn started(twice: &Twice, directory: &Path, which: &str) -> io::Result<Child> {
-    let Some((program, arguments)) = twice.command.split_first() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no command"));
-    };
-    Command::new(program).args(arguments).current_dir(directory).env("FENCEPOST_TWICE", which).spawn()
-}
-
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
-        if kind.is_dir() {
-            copy(&entry.path(), &target)?;
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(entry.path())?, target)?;
-        } else if kind.is_file() {
-            fs::copy(entry.path(), target)?;
-        }
-        // Sockets and pipes belong to running processes, and have no content.
-    }
-    fs::set_permissions(to, fs::metadata(from)?.permissions())
-}
-
-fn compare(once: &Path, twice: &Path) -> io::Result<Vec<(PathBuf, Difference)>> {
-    let (mut one, mut two) = (BTreeMap::new(), BTreeMap::new());
-    walk(once, Path::new(""), &mut one)?;
-    walk(twice, Path::new(""), &mut two)?;
-    let mut differences = Vec::new();
-    for (path, kind) in &one {
-        match two.get(path) {
-            None => differences.push((path.clone(), Difference::OnlyOnce)),
-            Some(other) if other != kind => differences.push((path.clone(), Difference::Kind)),
-            Some(_) if content(&once.join(path))? != content(&twice.join(path))? => {
-                differences.push((path.clone(), Difference::Content));
-            }
-            Some(_) => {}
-        }
-    }
-    let only_twice = two.into_keys().filter(|path| !one.contains_key(path));
-    differences.extend(only_twice.map(|path| (path, Difference::OnlyTwice)));
-    differences.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(differences)
-}
-
-/// The kind and the permissions of everything below.
-fn walk(root: &Path, below: &Path, into: &mut BTreeMap<PathBuf, u32>) -> io::Result<()> {
-    for entry in fs::read_dir(root.join(below))? {
-        let entry = entry?;
-        let (path, meta) = (below.join(entry.file_name()), entry.metadata()?);
-        into.insert(path.clone(), meta.mode());
-        if meta.is_dir() && meta.permissions().mode() & 0o500 == 0o500 {
-            walk(root, &path, into)?;
-        }
-    }
-    Ok(())
-}
-
-/// The bytes of a file, or where a link leads.
-fn content(path: &Path) -> io::Result<Vec<u8>> {
-    let kind = fs::symlink_metadata(path)?.file_type();
-    if kind.is_symlink() {
-        Ok(fs::read_link(path)?.into_os_string().into_encoded_bytes())
-    } else if kind.is_file() {
-        fs::read(path)
-    } else {
-        Ok(Vec::new())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn differences(script: &str) -> Vec<(String, Difference)> {
-        let directory = tempfile::tempdir().expect("a directory");
-        fs::write(directory.path().join("count"), "0\n").expect("a file");
-        let command = ["sh", "-c", script].map(OsString::from).to_vec();
-        let twice = Twice { directory: directory.path().to_owned(), command, apart: Duration::ZERO };
-        let outcome = run(&twice).expect("it runs");
-        assert!(outcome.once.success());
-        assert_eq!(
-            fs::read_to_string(directory.path().join("count")).expect("a file"),
-            "0\n",
-            "the original is left alone"
-        );
-        let named = |(path, difference): &(PathBuf, Difference)| (path.display().to_string(), *difference);
-        outcome.differences.iter().map(named).collect()
+impl Job {
+    /// Runs it once, and then twice at once. `onto` points a command at the copy that it works on: the one for one alone
+    /// (`false`), or the one for two at once.
+    fn run(&self, onto: impl Fn(&mut Command, bool)) -> io::Result<(ExitStatus, [ExitStatus; 2])> {
+        let once = self.started(&onto, "once")?.wait()?;
+        let mut first = self.started(&onto, "first")?;
+        thread::sleep(self.apart);
+        // The first one must not be left running when the second cannot start.
+        let second = self.started(&onto, "second").and_then(|mut second| second.wait());
+        let first = first.wait()?;
+        Ok((once, [first, second?]))
     }
 
-    #[test]
-    fn work_that_sets_a_state_is_idempotent() {
-        assert_eq!(differences("echo 5 > count; mkdir -p done"), []);
-    }
-
-    #[test]
-    fn work_that_adds_to_a_state_is_not() {
-        assert_eq!(differences("echo line >> log"), [("log".to_owned(), Difference::Content)]);
-    }
-
-    #[test]
-    fn what_each_run_leaves_for_itself_is_told() {
-        let found = differences("echo x > out.$FENCEPOST_TWICE");
-        let only = |name: &str, difference| (name.to_owned(), difference);
-        assert_eq!(
-            found,
-            [
-                only("out.first", Difference::OnlyTwice),
-                only("out.once", Difference::OnlyOnce),
-                only("out.second", Difference::OnlyTwice),
-            ]
-        );
+    fn started(&self, onto: impl Fn(&mut Command, bool), which: &str) -> io::Result<Child> {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no command"));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).env("FENCEPOST_TWICE", which);
+        onto(&mut command, which != "once");
+        command.spawn()
     }
 }

@@ -141,7 +141,14 @@ impl EtcdStore {
 
     async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
         let name = only_exclusive(&claim.holding)?;
-        self.wait_for_turn(claim, name).await.map_err(|failure| failure.error(Operation::Wait, Some(name)))
+        let mut closed = self.queue.sessions.closed.subscribe();
+        let turn = tokio::select! {
+            biased;
+            // Wherever it is in its asking: after that, nobody would wake it.
+            _ = closed.wait_for(|closed| *closed) => Err(Failure::closed()),
+            turn = self.wait_for_turn(claim, name) => turn,
+        };
+        turn.map_err(|failure| failure.error(Operation::Wait, Some(name)))
     }
 
     async fn wait_for_turn(&self, claim: &Claim, name: &LockName) -> Result<Grant, Failure> {

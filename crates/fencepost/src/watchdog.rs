@@ -26,7 +26,7 @@ use tokio::{
 use crate::cleaner::{Cleaner, Trace};
 
 /// Leases renewed by one call of the store.
-const BATCH: usize = 200;
+const BATCH: usize = 250;
 /// Losses kept for a grant whose answer is still on its way to its holder.
 const EARLY_LOSSES: usize = 256;
 

@@ -27,8 +27,22 @@ use crate::{redis::free_address, survivors::end_with_us};
 const JARS: &str = "/usr/share/java";
 
 /// What a server needs, of Debian's packages `zookeeper`, `libslf4j-java` and what they depend on.
-const CLASSES: [&str; 7] =
-    ["zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-nop", "netty-all", "metrics-core", "snappy-java"];
+const CLASSES: [&str; 13] = [
+    "zookeeper",
+    "zookeeper-jute",
+    "slf4j-api",
+    "slf4j-nop",
+    "metrics-core",
+    "snappy-java",
+    // A server with TLS speaks through Netty.
+    "netty-all",
+    "netty-buffer",
+    "netty-codec",
+    "netty-common",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+];
 
 /// How long a tick is. Sessions last two at least.
 pub const TICK: Duration = Duration::from_millis(100);

@@ -44,12 +44,16 @@ mod layout;
 mod places;
 mod queue;
 mod record;
+mod renewal;
 mod sentry;
 mod servers;
 mod session;
 mod sessions;
 mod store;
+mod survey;
+mod taking;
 mod tls;
+mod waiting;
 mod wire;
 
 use std::sync::Arc;

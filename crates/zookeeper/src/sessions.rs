@@ -29,6 +29,7 @@ pub(crate) struct Sessions {
     answer_within: Duration,
     clock: Arc<dyn Clock>,
     slots: Mutex<Slots>,
+    closed: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -59,7 +60,7 @@ pub(crate) type OnEnd = Arc<dyn Fn(i64, End) + Send + Sync>;
 
 impl Sessions {
     pub(crate) fn new(servers: Servers, answer_within: Duration, clock: Arc<dyn Clock>) -> Self {
-        Self { servers, answer_within, clock, slots: Mutex::default() }
+        Self { servers, answer_within, clock, slots: Mutex::default(), closed: watch::Sender::new(false) }
     }
 
     /// The session for this TTL, opened if need be. Dropped, it goes on opening for whoever asks next (C1).
@@ -156,8 +157,15 @@ impl Sessions {
         }
     }
 
+    /// Completes when none is opened any more. Cancel safe.
+    pub(crate) async fn closed(&self) {
+        // The sender lives in `self`, so that the wait cannot fail.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
     /// Takes all sessions out; none is opened any more.
     pub(crate) fn close(&self) -> Vec<Arc<Session>> {
+        self.closed.send_replace(true);
         let mut slots = self.lock();
         slots.closed = true;
         let all = std::mem::take(&mut slots.by_ttl);

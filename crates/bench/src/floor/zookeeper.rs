@@ -88,11 +88,15 @@ impl Floor for ZooKeeperFloor {
     }
 
     fn beside(&self, name: &str) -> Option<Beside> {
-        let knows_kazoo = Command::new("python3").args(["-c", "import kazoo"]).output().ok()?.status.success();
+        // Debian's package is for Debian's Python, which need not be the first on the path.
+        let knows_kazoo = |python: &&str| {
+            Command::new(python).args(["-c", "import kazoo"]).output().is_ok_and(|tried| tried.status.success())
+        };
+        let python = ["python3", "/usr/bin/python3"].into_iter().find(knows_kazoo)?;
         let hosts: Vec<_> = self.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let mut command = Command::new("python3");
+        let mut command = Command::new(python);
         command.args(["-c", KAZOO, &format!("{}{}", hosts.join(","), self.chroot), &format!("/kazoo-{name}")]);
-        knows_kazoo.then_some(Beside { what: "a Python script with kazoo's Lock around true", command, goal: None })
+        Some(Beside { what: "a Python script with kazoo's Lock around true", command, goal: None })
     }
 }
 

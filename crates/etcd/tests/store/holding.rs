@@ -236,3 +236,19 @@ async fn closing_ends_a_session_that_nothing_hangs_on() {
     assert_eq!(sessions(&cluster).len(), 0);
     assert_eq!(store.release(&mine.holding).await.unwrap_err().kind(), ErrorKind::Closed);
 }
+
+/// The waiter may be anywhere in its asking when its store is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_reaches_a_waiter_in_whatever_moment() {
+    let cluster = EtcdCluster::start(1);
+    let holder = client(&cluster).await;
+    take(&holder, "x", TTL).await;
+    for round in 0..60 {
+        let store = client(&cluster).await;
+        let turn = queue(&store, &claim("x", TTL)).await;
+        sleep(&BootClock, Duration::from_micros(60 * round)).await;
+        store.close().await;
+        let error = within(SOON, "the waiter is told", turn).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    }
+}

@@ -7,7 +7,9 @@ mod ensemble;
 mod numbers;
 mod opening;
 mod queue;
+mod restoring;
 mod sessions;
+mod tls;
 
 use std::{
     sync::{

@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use fencepost_core::{
     claim::{Release, Renewal},
-    clock::Moment,
+    clock::{self, Moment},
+    error::ErrorKind,
     store::BoxFuture,
 };
 use fencepost_servers::Weather;
@@ -158,4 +159,22 @@ async fn c1_what_nobody_awaits_or_renews_goes() {
     eventually(SOON + SOON, "both are gone", async || place.nodes("x").is_empty()).await;
     let answer = store.renew(std::slice::from_ref(&holder)).await.remove(0).unwrap();
     assert!(matches!(answer, Renewal::Lost(_)), "{answer:?}");
+}
+
+/// The waiter may be anywhere in its asking when its store is closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_reaches_a_waiter_in_whatever_moment() {
+    let place = Place::new();
+    let holder = place.store().await;
+    granted(&holder, &claim("x", LONG)).await;
+    for round in 0..60 {
+        let (store, claim) = (Arc::new(place.store().await), claim("x", LONG));
+        queued(&store, &claim).await;
+        let waiting = store.clone();
+        let turn = tokio::spawn(async move { waiting.turn(&claim).await });
+        clock::sleep(&BootClock, Duration::from_micros(60 * round)).await;
+        store.close().await;
+        let error = within(SOON, "the waiter is told", turn).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    }
 }

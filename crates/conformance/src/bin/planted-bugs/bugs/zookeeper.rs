@@ -6,7 +6,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "zookeeper: an old session's node is believed",
         rule: "O2",
-        file: "crates/zookeeper/src/store.rs",
+        file: "crates/zookeeper/src/taking.rs",
         find: "Ok(stat) if stat.session == session.id && stat.created < ours.1.created => {",
         replace: "Ok(stat) if stat.created < ours.1.created => {",
         test: store("queue::a_node_of_another_session_is_not_believed"),
@@ -14,7 +14,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "zookeeper: a claim begun twice stands twice in the queue",
         rule: "C1",
-        file: "crates/zookeeper/src/store.rs",
+        file: "crates/zookeeper/src/taking.rs",
         find: "filter(|c| c.owner.as_ref() == Some(claim.owner()) && c.name != made)",
         replace: "filter(|_| false)",
         test: store("queue::a_node_whose_creation_was_never_answered_keeps_its_place"),
@@ -22,7 +22,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "zookeeper: after the wait nobody looks again",
         rule: "W1",
-        file: "crates/zookeeper/src/store.rs",
+        file: "crates/zookeeper/src/waiting.rs",
         find: "Ok(Ahead::Changed) => {}",
         replace: "Ok(Ahead::Changed) => return self.grant(claim, session),",
         test: store("queue::a_waiter_that_leaves_wakes_only_the_one_behind_it"),
@@ -30,7 +30,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "zookeeper: a waiter behind one that left before its turn takes it for the holder",
         rule: "W1",
-        file: "crates/zookeeper/src/store.rs",
+        file: "crates/zookeeper/src/waiting.rs",
         find: "if !gone || !self.places.was_first(lock, &before) {",
         replace: "if !gone {",
         test: store("queue::a_waiter_that_leaves_wakes_only_the_one_behind_it"),
@@ -38,7 +38,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "zookeeper: a waiter that is called does not look for its own node",
         rule: "W1",
-        file: "crates/zookeeper/src/store.rs",
+        file: "crates/zookeeper/src/waiting.rs",
         find: "Err(failure) if failure.is(Code::NO_NODE) => Ok(Ahead::LostPlace),",
         replace: "Err(failure) if failure.is(Code::NO_NODE) => Ok(Ahead::Nobody),",
         test: store("queue::a_waiter_whose_own_node_is_gone_does_not_believe_in_its_turn"),
@@ -106,7 +106,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "zookeeper: a node without a session is waited for",
         rule: "C4",
-        file: "crates/zookeeper/src/store.rs",
+        file: "crates/zookeeper/src/waiting.rs",
         find: "Ok(found) if !found.stat.is_ephemeral() => return Err(outlives_everybody(&before)),",
         replace: "",
         test: store("queue::c4_a_node_without_a_session_is_reported_wherever_it_stands"),

@@ -19,12 +19,17 @@ pub enum Work {
     Leases,
     /// The command `fencepost run` next to `flock`.
     Startup,
+    /// What is built from locks, each next to the plain lock. Only when it is asked for.
+    Primitives,
+    /// Many readers of one lock, and many who wait for a hundred permits. Only when it is asked for.
+    Crowds,
 }
 
 impl Work {
     /// All of them, in the order in which they run. Leases come first: memory that another work has freed would be
     /// used again for them, and would not count.
-    pub const ALL: [Work; 5] = [Work::Leases, Work::Alone, Work::Tasks, Work::HandOver, Work::Startup];
+    pub const ALL: [Work; 7] =
+        [Work::Leases, Work::Alone, Work::Tasks, Work::HandOver, Work::Startup, Work::Primitives, Work::Crowds];
 
     /// Its word on the command line and in the report.
     pub fn word(self) -> &'static str {
@@ -34,6 +39,8 @@ impl Work {
             Work::HandOver => "handover",
             Work::Leases => "leases",
             Work::Startup => "startup",
+            Work::Primitives => "primitives",
+            Work::Crowds => "crowds",
         }
     }
 
@@ -46,6 +53,8 @@ impl Work {
             // A renewal of every lease at the usual TTL has to fit in.
             Work::Leases => vec![part(&plan.leases, 10.0)],
             Work::Startup => vec![part(&1, 4.0)],
+            Work::Primitives => vec![part(&1, 4.0)],
+            Work::Crowds => vec![part(&plan.crowd, 4.0)],
         }
     }
 }
@@ -79,6 +88,8 @@ pub struct Plan {
     pub waiters: Vec<usize>,
     /// The number of leases for [`Work::Leases`].
     pub leases: usize,
+    /// How many come at once for [`Work::Crowds`].
+    pub crowd: usize,
     /// The command `fencepost` for [`Work::Startup`], which is left out without it.
     pub command: Option<PathBuf>,
 }
@@ -95,13 +106,18 @@ impl Plan {
             tasks: vec![1, 8, 64],
             waiters: vec![1, 8, 64, 1000],
             leases: 10_000,
+            crowd: 1_000,
             command: None,
         }
     }
 
     pub(crate) fn works(&self) -> impl Iterator<Item = Work> {
         Work::ALL.into_iter().filter(|work| match self.only.is_empty() {
-            true => *work != Work::Startup || self.command.is_some(),
+            true => match work {
+                Work::Startup => self.command.is_some(),
+                Work::Primitives | Work::Crowds => false,
+                Work::Leases | Work::Alone | Work::Tasks | Work::HandOver => true,
+            },
             false => self.only.contains(work),
         })
     }
@@ -125,6 +141,8 @@ impl fmt::Display for Part {
             Work::HandOver => write!(f, "hand-over with {} waiting", self.size),
             Work::Leases => write!(f, "{} leases held", self.size),
             Work::Startup => f.write_str("start of the command"),
+            Work::Primitives => f.write_str("primitives beside the plain lock"),
+            Work::Crowds => write!(f, "{} readers, and as many who wait for permits", self.size),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The works, each measured next to its floor.
 
+mod crowds;
 mod handover;
 mod leases;
+mod primitives;
 mod startup;
 mod taking;
 
@@ -23,5 +25,7 @@ pub(crate) async fn measure(ground: &Ground, plan: &Plan, part: &Part, span: Dur
         Work::HandOver => handover::measure(ground, outcome, span).await,
         Work::Leases => leases::measure(ground, outcome, span).await,
         Work::Startup => startup::measure(ground, plan, outcome, span),
+        Work::Primitives => primitives::measure(ground, outcome, span).await,
+        Work::Crowds => crowds::measure(ground, outcome, span).await,
     }
 }

@@ -148,6 +148,23 @@ async fn zookeeper_is_measured_next_to_its_requests_and_left_clean() {
     assert!(locks.store().inspect(None).await.unwrap().is_empty(), "no lock of ours stays");
 }
 
+/// Asked for by name only.
+#[tokio::test]
+async fn primitives_and_crowds_are_measured_where_the_store_has_them() {
+    let server = RedisServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    for url in [server.url(), format!("file:{}", directory.path().display())] {
+        let only = vec![Work::Primitives, Work::Crowds];
+        let plan = Plan { only, crowd: 120, ..small(url) };
+        let report = fencepost_bench::run(&plan, &mut |_, _| {}).await.unwrap();
+        for name in ["a reader", "one of 100 permits", "a writer that becomes a reader", "three locks at once"] {
+            assert!(figure(&report, &format!("{name}, times a plain lock")) > 0.0);
+        }
+        assert!(figure(&report, "a reader comes in beside the others, each") > 0.0);
+        assert!(figure(&report, "a permit of 100 goes to the next who waits, each") > 0.0);
+    }
+}
+
 #[tokio::test]
 async fn the_form_for_programs_is_stable() {
     let plan = Plan { only: vec![Work::Alone], ..small("memory:form") };

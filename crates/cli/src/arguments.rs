@@ -12,7 +12,7 @@ use fencepost::{Fence, LockName, Namespace, Owner, Ttl, memory, registry};
 use self::values::{distance, fence, name, namespace, owner, ttl};
 pub(crate) use self::{
     advising::Advise,
-    running::{Elect, Guarded, Once, Run, Taking, Way},
+    running::{Elect, Guarded, Once, Run, Taking, Wanted, Way},
     values::Priority,
 };
 use crate::exit;
@@ -117,7 +117,11 @@ pub(crate) enum Verb {
     /// wrong. --store is judged by its URL and not connected to. docs/choosing.md has all of it on one page.
     #[command(after_help = "Example: fencepost advise --shared yes --need job --breach work")]
     Advise(Advise),
-    /// Take a lock for a script, and print its owner value and fence
+    /// Take a lock for a script, or several, or permits, and print the owner value and fence
+    ///
+    /// One line for each lock, in the order of their names, where several are taken; with --permits the slots stand behind,
+    /// and a dash where there is no fence. Each is released by its own owner value; the first of several that is released or
+    /// lost gives all of them back.
     ///
     /// A keeper in the background renews the lease until it is released or lost, or the calling process ends. Inside
     /// $(...) the caller may be a subshell that ends at once: say --for-pid $$ there. When the owner value cannot be
@@ -205,9 +209,8 @@ pub(crate) struct Acquire {
     /// Keep it whatever becomes of the caller, until it is released
     #[arg(long)]
     pub(crate) detach: bool,
-    /// The lock
-    #[arg(value_parser = name)]
-    pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
 }
 
 #[derive(Debug, Args)]
@@ -270,7 +273,8 @@ pub(crate) struct Bench {
     /// How long all of it may take
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: u64,
-    /// Only this work: alone, tasks, handover, leases or startup; may be repeated
+    /// Only this work: alone, tasks, handover, leases or startup; or primitives or crowds, which are run only when asked
+    /// for; may be repeated
     #[arg(long, value_name = "WORK")]
     pub(crate) only: Vec<fencepost_bench::Work>,
     /// Put the store this round trip away, through relays on this machine; 10ms for instance
@@ -287,12 +291,15 @@ impl Arguments {
         let mut arguments = Self::try_parse().map_err(|error| Refusal::of(&error))?;
         let refusal = match &mut arguments.verb {
             Verb::Run(run) => {
-                run.sort();
+                run.wanted.sort();
                 run.refusal()
             }
             Verb::Elect(elect) => elect.refusal(),
             Verb::Once(once) => once.refusal(),
-            Verb::Acquire(acquire) => acquire.taking.refusal(),
+            Verb::Acquire(acquire) => {
+                acquire.wanted.sort();
+                acquire.wanted.refusal().or_else(|| acquire.taking.refusal())
+            }
             _ => None,
         };
         refusal.map_or(Ok(arguments), |line| Err(Refusal::Wrong(line)))

@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd};
 
-use fencepost::{Lease, Locks};
+use fencepost::Locks;
 use rustix::{
     event::{PollFd, PollFlags},
     fs::{Mode, OFlags},
@@ -10,13 +10,14 @@ use rustix::{
 };
 
 use crate::{
-    arguments::{Acquire, Global},
+    arguments::{Acquire, Global, Way},
     exit::{self, Ending},
     fork::{self, Side},
+    held::Held,
     signals::{self, Signals},
-    take::{self, Opened, Patience, Takes, Upkeep},
+    take::{self, Opened, Patience, Takes},
     watched::Watched,
-    wire::{Kept, Line},
+    wire::{Kept, Line, Told},
 };
 
 /// Takes a lock and leaves it held.
@@ -41,7 +42,7 @@ pub(crate) fn acquire(global: &Global, verb: Acquire) -> Ending {
         Err(error) => Ending::internal(format!("cannot start the keeper: {error}")),
         Ok((near, far, Side::Parent)) => {
             drop(far);
-            await_keeper(global, &near)
+            await_keeper(global, &verb, &near)
         }
         Ok((near, far, Side::Child)) => {
             drop(near);
@@ -90,15 +91,15 @@ async fn leave_held<P: Takes>(
         return Err(Ending::coded("unsupported", exit::UNSUPPORTED)
             .saying(format!("{said}: they end with their process; leave --no-keep out")));
     }
-    let mut lease = take::attempt(global, locks, &verb.name, &verb.taking, patience, Upkeep::ByTheScript).await?;
-    match print(global, granted(&lease)) {
+    let held = take::attempt(global, locks, verb.wanted.way(), &verb.taking, patience).await?;
+    match print(global, verb, Kept::Granted(held.told())) {
         Ok(ending) => {
             // Neither released nor renewed: it is the script's from here on.
-            std::mem::forget(lease);
+            std::mem::forget(held);
             Ok(ending)
         }
         Err(untold) => {
-            let released = lease.release().await;
+            let released = held.give_back().await;
             locks.close().await;
             Err(not_taken(untold, released.err().map(Ending::from)))
         }
@@ -106,13 +107,13 @@ async fn leave_held<P: Takes>(
 }
 
 /// In the process that was called: waits for the keeper's word and prints it.
-fn await_keeper(global: &Global, line: &Line) -> Ending {
+fn await_keeper(global: &Global, verb: &Acquire, line: &Line) -> Ending {
     let kept = match hear(line) {
         Ok(Some(kept)) => kept,
         Ok(None) => return Ending::internal("the keeper ended before it held the lock"),
         Err(error) => return Ending::internal(format!("cannot hear the keeper: {error}")),
     };
-    match print(global, kept) {
+    match print(global, verb, kept) {
         Ok(ending) => {
             // Only from here on is the lock the script's. Without this word the keeper gives it back.
             let _ = line.send(&Taken, &[]);
@@ -158,18 +159,50 @@ struct Taken;
 ///
 /// # Errors
 /// When the grant was told to nobody.
-fn print(global: &Global, kept: Kept) -> Result<Ending, Ending> {
-    let (owner, fence) = match kept {
-        Kept::Granted { owner, fence } => (owner, fence),
+fn print(global: &Global, verb: &Acquire, kept: Kept) -> Result<Ending, Ending> {
+    let told = match kept {
+        Kept::Granted(told) => told,
         Kept::Failed(ending) => return Ok(ending),
     };
-    let line = match (global.json, fence) {
-        (true, _) => serde_json::json!({ "owner": owner, "fence": fence }).to_string(),
-        (false, Some(fence)) => format!("{owner} {fence}"),
-        (false, None) => owner,
-    };
-    crate::hand_over(&format!("{line}\n"))?;
+    let text = if global.json { in_json(verb, &told) } else { in_lines(&told) };
+    crate::hand_over(&text)?;
     Ok(Ending::answered())
+}
+
+/// A line for each lock: owner value, fence, slots; what is missing at its end is left out.
+fn in_lines(told: &Told) -> String {
+    let slots = told.slots.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let line = |(number, owner): (usize, &String)| {
+        let fence = told.fences.get(number).map(u64::to_string);
+        match (fence, &*slots) {
+            (None, "") => format!("{owner}\n"),
+            (Some(fence), "") => format!("{owner} {fence}\n"),
+            (fence, slots) => format!("{owner} {} {slots}\n", fence.unwrap_or_else(|| "-".to_owned())),
+        }
+    };
+    told.owners.iter().enumerate().map(line).collect()
+}
+
+/// One object; for several locks a list of them with their names.
+fn in_json(verb: &Acquire, told: &Told) -> String {
+    let grant = |number: usize| serde_json::json!({ "owner": told.owners[number], "fence": told.fences.get(number) });
+    let value = match verb.wanted.way() {
+        Way::Alone(_) | Way::BesideReaders(_) => grant(0),
+        Way::Permits { .. } => {
+            let mut granted = grant(0);
+            granted["slots"] = told.slots.as_slice().into();
+            granted
+        }
+        Way::Together(names) => {
+            let named = names.iter().enumerate().map(|(number, name)| {
+                let mut granted = grant(number);
+                granted["name"] = name.as_str().into();
+                granted
+            });
+            named.collect()
+        }
+    };
+    format!("{value}\n")
 }
 
 /// Whether what is printed is lost. A stdout that was closed is `/dev/null` by the time that this program runs: the
@@ -177,10 +210,6 @@ fn print(global: &Global, kept: Kept) -> Result<Ending, Ending> {
 fn stdout_leads_nowhere() -> bool {
     let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
     rustix::fs::fstat(rustix::stdio::stdout()).is_ok_and(|stdout| Ok(stdout.st_rdev) == null)
-}
-
-fn granted<P: Takes>(lease: &Lease<P>) -> Kept {
-    Kept::Granted { owner: lease.owner().to_string(), fence: P::fence(lease).map(|fence| fence.get()) }
 }
 
 /// The process in the background.
@@ -211,20 +240,21 @@ impl Keeper<'_> {
 
     async fn take<P: Takes>(&self, locks: &Locks<P>, line: Line<Watched>, caller: Option<OwnedFd>, signals: &Signals) {
         let Self { global, verb, patience } = self;
-        let attempt = take::attempt(global, locks, &verb.name, &verb.taking, *patience, Upkeep::ByTheKeeper);
+        let attempt = take::attempt(global, locks, verb.wanted.way(), &verb.taking, *patience);
         let attempt = tokio::select! {
             attempt = attempt => Some(attempt),
             () = gone(&line) => None,
             _ = signals.next_end() => None,
         };
         match attempt {
-            Some(Ok(mut lease)) => {
-                if line.send(&granted(&lease), &[]).is_ok() && line.next::<Taken>().await.is_some() {
+            Some(Ok(held)) => {
+                let told = Kept::Granted(held.told());
+                if line.send(&told, &[]).is_ok() && line.next::<Taken>().await.is_some() {
                     drop(line);
-                    self.watch_over(&lease, caller, signals).await;
+                    self.watch_over(&*held, caller, signals).await;
                     // An outcome that stays unknown ends with the TTL; there is nobody left to tell.
-                    let _ = lease.release().await;
-                } else if let Err(error) = lease.release().await {
+                    let _ = held.give_back().await;
+                } else if let Err(error) = held.give_back().await {
                     self.refuse(&line, error.into());
                 }
             }
@@ -239,7 +269,7 @@ impl Keeper<'_> {
     }
 
     /// Until the lease is released by its owner value or lost, the caller is gone, or somebody ends the keeper.
-    async fn watch_over<P: Takes>(&self, lease: &Lease<P>, caller: Option<OwnedFd>, signals: &Signals) {
+    async fn watch_over(&self, held: &dyn Held, caller: Option<OwnedFd>, signals: &Signals) {
         leave_stdio();
         let caller = caller.and_then(|caller| Watched::new(caller).ok());
         let caller_gone = async {
@@ -250,7 +280,7 @@ impl Keeper<'_> {
             }
         };
         tokio::select! {
-            _ = lease.lost() => {}
+            _ = held.lost() => {}
             () = caller_gone => {}
             _ = signals.next_end() => {}
         }

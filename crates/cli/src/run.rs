@@ -19,7 +19,7 @@ use crate::{
 /// Carries the verb out.
 pub(crate) fn run(global: &Global, run: &Run) -> Ending {
     let patience = Patience::begin(run.taking.wait);
-    let work = Work { global, names: &run.names, taking: &run.taking, guarded: &run.guarded, stdout: None };
+    let work = Work { global, names: &run.wanted.names, taking: &run.taking, guarded: &run.guarded, stdout: None };
     work.supervise(async |supervisor| Once { run, supervisor, patience }.open().await)
 }
 
@@ -44,7 +44,7 @@ impl Once<'_> {
     }
 
     async fn take<P: Takes>(&self, locks: &Locks<P>) -> Result<Ending, Ending> {
-        let way = self.run.way();
+        let way = self.run.wanted.way();
         let asking = P::ask(locks, way, &self.run.taking, self.patience);
         let attempt = tokio::select! {
             biased;
@@ -87,7 +87,7 @@ impl Once<'_> {
     /// `--once-per`: whether it is due is asked under the lock, so that nobody finds it due while another's command runs.
     async fn turn<P: Takes>(&self, locks: &Locks<P>, held: &dyn Held) -> Result<Option<Turn>, Ending> {
         let Some(period) = self.run.once_per else { return Ok(None) };
-        let name = &self.run.names[0];
+        let name = &self.run.wanted.names[0];
         let once = locks.once_per(name.as_str(), period.get())?;
         let due = tokio::select! {
             biased;

@@ -29,13 +29,11 @@ pub(crate) enum Opened {
 
 /// A purpose whose locks this command can take. It uses a fence wherever one is issued.
 pub(crate) trait Takes: Purpose {
-    /// The lock, to be asked for.
-    fn lock(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self>;
     /// The grant's fence.
     fn fence(lease: &Lease<Self>) -> Option<Fence>;
     /// The lease as something that is held.
     fn held(lease: &Lease<Self>) -> &dyn Held;
-    /// Asks for what `run` names, in its way.
+    /// Asks for what is named, in its way.
     fn ask(locks: &Locks<Self>, way: Way<'_>, taking: &Taking, patience: Patience) -> Asking;
     /// The work of a key, which is done once.
     fn once(locks: &Locks<Self>, key: &str) -> Once<Self>;
@@ -52,10 +50,6 @@ pub(crate) type Asking = BoxFuture<'static, Result<Attempt<Box<dyn Held>>, Error
 macro_rules! takes_for {
     ($purpose:ty) => {
         impl Takes for $purpose {
-            fn lock(locks: &Locks<Self>, name: &LockName) -> LockRequest<Self> {
-                locks.lock(name.as_str())
-            }
-
             fn fence(lease: &Lease<Self>) -> Option<Fence> {
                 lease.fence_told()
             }
@@ -250,7 +244,7 @@ async fn warn_of_ourselves<P: Purpose>(global: &Global, locks: &Locks<P>, names:
     }
 }
 
-/// Takes the lock, or tells how the command ends without it. What a failed try may have left in the store is
+/// Takes what is wanted, or tells how the command ends without it. What a failed try may have left in the store is
 /// given back first.
 ///
 /// # Errors
@@ -258,32 +252,18 @@ async fn warn_of_ourselves<P: Purpose>(global: &Global, locks: &Locks<P>, names:
 pub(crate) async fn attempt<P: Takes>(
     global: &Global,
     locks: &Locks<P>,
-    name: &LockName,
+    way: Way<'_>,
     taking: &Taking,
     patience: Patience,
-    upkeep: Upkeep,
-) -> Result<Lease<P>, Ending> {
-    let mut request = P::lock(locks, name).on(taking, patience);
-    if upkeep == Upkeep::ByTheScript {
-        request = request.manual_renewal();
-    }
-    let asking = Asks::acquire(request);
-    let ending = match acquire(global, locks, std::slice::from_ref(name), Mode::Exclusive, asking).await {
-        Ok(Attempt::Acquired(lease)) => return Ok(lease),
-        Ok(Attempt::Busy(busy)) => Ending::busy(Way::Alone(name), &busy, exit::BUSY),
+) -> Result<Box<dyn Held>, Ending> {
+    let asking = P::ask(locks, way, taking, patience);
+    let ending = match acquire(global, locks, way.names(), way.mode(), asking).await {
+        Ok(Attempt::Acquired(held)) => return Ok(held),
+        Ok(Attempt::Busy(busy)) => Ending::busy(way, &busy, exit::BUSY),
         Err(error) => error.into(),
     };
     locks.close().await;
     Err(ending)
-}
-
-/// Who extends a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Upkeep {
-    /// The keeper.
-    ByTheKeeper,
-    /// Whoever has the owner value.
-    ByTheScript,
 }
 
 /// Opens the store to look, or to use a grant that somebody else took.

@@ -94,7 +94,7 @@ pub(crate) struct Ended {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Kept {
     /// The lock is held and kept.
-    Granted { owner: String, fence: Option<u64> },
+    Granted(Told),
     /// It is not, and this is how the command ends.
     Failed(crate::exit::Ending),
 }

@@ -16,8 +16,9 @@ use crate::{exit, guardian::plan::OnLost};
 /// descriptors into one message to the guardian, which takes 253.
 const MOST_LOCKS: usize = 250;
 
+/// What is to be held, and how.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct Wanted {
     /// The lock, or several to be held together, all or none
     #[arg(value_parser = name, value_name = "NAME", required = true)]
     pub(crate) names: Vec<LockName>,
@@ -30,6 +31,12 @@ pub(crate) struct Run {
     /// How many permits the semaphore has; all that use it must say the same
     #[arg(long, value_name = "M", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
     of: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
     /// Run only if nobody has begun to within this time before, on any host
     ///
     /// For timers on many hosts. The time counts from when the command was about to start, on the store's clock; say a
@@ -48,7 +55,7 @@ pub(crate) struct Run {
     pub(crate) guarded: Guarded,
 }
 
-/// In which way a `run` holds what it names.
+/// In which way what is named is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way<'a> {
     Alone(&'a LockName),
@@ -75,8 +82,8 @@ impl Way<'_> {
     }
 }
 
-impl Run {
-    /// In which way it holds what it names.
+impl Wanted {
+    /// In which way it is held.
     pub(crate) fn way(&self) -> Way<'_> {
         match (&self.names[..], self.permits, self.of) {
             ([name], Some(count), Some(of)) => Way::Permits { name, count, of },
@@ -98,17 +105,29 @@ impl Run {
         if self.names.len() > MOST_LOCKS {
             return Some(format!("{} locks are named; {MOST_LOCKS} at once is the most", self.names.len()));
         }
-        let given =
-            [(self.shared, "--shared"), (self.permits.is_some(), "--permits"), (self.once_per.is_some(), "--once-per")];
-        if self.names.len() > 1
-            && let Some((_, flag)) = given.iter().find(|(given, _)| *given)
-        {
-            return Some(format!("{flag} is about one lock, and {} are named", self.names.len()));
+        let given = [(self.shared, "--shared"), (self.permits.is_some(), "--permits")];
+        if let Some(refusal) = given.iter().find_map(|(given, flag)| self.about_one(*given, flag)) {
+            return Some(refusal);
         }
         if let (Some(count), Some(of)) = (self.permits, self.of)
             && count > of
         {
             return Some(format!("--permits {count} is more than there are: --of {of}"));
+        }
+        None
+    }
+
+    /// Why a flag that is given does not go with several names.
+    fn about_one(&self, given: bool, flag: &str) -> Option<String> {
+        (given && self.names.len() > 1).then(|| format!("{flag} is about one lock, and {} are named", self.names.len()))
+    }
+}
+
+impl Run {
+    pub(super) fn refusal(&self) -> Option<String> {
+        let refusal = self.wanted.refusal().or_else(|| self.wanted.about_one(self.once_per.is_some(), "--once-per"));
+        if refusal.is_some() {
+            return refusal;
         }
         let most = self.taking.max_hold.unwrap_or(Duration::MAX);
         if self.min_hold > most {

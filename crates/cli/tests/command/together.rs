@@ -1,9 +1,11 @@
 //! Several locks at once, readers, and permits.
 
-use fencepost::capabilities::Capabilities;
 use rustix::process::Signal;
 
-use crate::world::{LONG, World, ends_within};
+use crate::{
+    redis::Server,
+    world::{LONG, World, ends_within},
+};
 
 /// One line for each lock, in the same order in each variable.
 #[test]
@@ -122,48 +124,125 @@ fn what_cannot_be_meant_is_refused_before_anything_is_taken() {
     assert_eq!(world.finish(&["ls", "--json"]).stdout, "[]\n");
 }
 
-/// Whether the directory store can do it, with a word where not.
-fn on_a_directory(what: &str, can: impl Fn(&Capabilities) -> bool) -> bool {
-    let scheme = fencepost::registry::SCHEMES.iter().find(|scheme| scheme.names.contains(&"file")).unwrap();
-    let can = can(&(scheme.capabilities)());
-    if !can {
-        eprintln!("does not apply: the directory store has no {what} yet");
-    }
-    can
+/// On a directory and on Redis alike.
+fn on_each_store(test: impl Fn(&World)) {
+    test(&World::new());
+    let server = Server::start(&[]);
+    test(&server.world());
 }
 
 #[test]
 fn readers_run_beside_each_other_and_never_beside_a_writer() {
+    on_each_store(|world| {
+        let mut reader = world.run(&["--shared"], "a", "echo reads; exec sleep 1000");
+        assert_eq!(reader.line(), "reads");
+        assert_eq!(world.run(&["--shared", "--wait", "20s"], "a", "true").ended().code, 0);
+        let writer = world.run(&["--wait", "0s"], "a", "true").ended();
+        assert!(writer.code == 75 && writer.stderr.contains("busy: a is held by"), "{}", writer.stderr);
+        let holder = &world.who("a")["holders"][0];
+        assert_eq!(holder["mode"], "shared");
+        assert!(world.finish(&["ls"]).stdout.contains("shared"), "the table says how it is held");
+        reader.signal(Signal::TERM);
+        reader.ended();
+        assert_eq!(world.run(&["--wait", "20s"], "a", "true").ended().code, 0);
+    });
+}
+
+/// The guardian has the seat: a reader whose `fencepost` was killed still reads until its command has ended.
+#[test]
+fn kill_9_lets_no_writer_in_while_the_readers_command_runs() {
     let world = World::new();
-    if !on_a_directory("shared locks", |store| store.shared) {
-        assert_eq!(world.run(&["--shared"], "a", "echo ran").ended().code, 78);
-        return;
-    }
-    let mut reader = world.run(&["--shared"], "a", "echo reads; exec sleep 1000");
-    assert_eq!(reader.line(), "reads");
-    assert_eq!(world.run(&["--shared", "--wait", "20s"], "a", "true").ended().code, 0);
-    assert_eq!(world.run(&["--wait", "0s"], "a", "true").ended().code, 75);
-    assert_eq!(world.who("a")["holders"][0]["mode"], "shared");
+    let script = "trap '' TERM; echo $$; while :; do sleep 1000; done";
+    let mut reader = world.run(&["--shared", "--grace", "500ms"], "a", script);
+    let command = reader.line_pid();
+    let check = format!("kill -0 {} 2>/dev/null && echo overlap; echo checked", command.as_raw_pid());
+    let writer = world.run(&[], "a", &check);
+    world.await_waiters("a", 1);
     reader.signal(Signal::KILL);
-    assert_eq!(world.run(&["--wait", "20s"], "a", "true").ended().code, 0);
+    let finished = writer.ended();
+    assert_eq!((finished.code, finished.stdout.as_str()), (0, "checked\n"), "{}", finished.stderr);
     reader.ended();
 }
 
 #[test]
 fn permits_are_slots_that_nobody_else_has_and_the_limit_is_one_for_all() {
-    let world = World::new();
-    if !on_a_directory("permits", |store| store.permits) {
-        assert_eq!(world.run(&["--permits", "1", "--of", "2"], "a", "echo ran").ended().code, 78);
-        return;
+    on_each_store(|world| {
+        let mut two = world.run(&["--permits", "2", "--of", "3"], "a", "echo $FENCEPOST_SLOTS; exec sleep 1000");
+        assert_eq!(two.line(), "0,1");
+        let one = world.run(&["--permits", "1", "--of", "3"], "a", "echo $FENCEPOST_SLOTS").ended();
+        assert_eq!(one.stdout, "2\n", "{}", one.stderr);
+        let busy = world.run(&["--permits", "2", "--of", "3", "--wait", "0s"], "a", "true").ended();
+        assert!(busy.code == 75 && busy.stderr.contains("too few of the 3 permits of a are free"), "{}", busy.stderr);
+        let refused = [&["--permits", "1", "--of", "4", "--wait", "0s"][..], &["--wait", "0s"]];
+        for flags in refused {
+            let refused = world.run(flags, "a", "true").ended();
+            let said = "in use as a semaphore of 3 permits";
+            assert!(refused.code == 78 && refused.stderr.contains(said), "{}", refused.stderr);
+        }
+        let holder = &world.who("a")["holders"][0];
+        let seen = (&holder["mode"], &holder["of"], &holder["slots"]);
+        assert_eq!(seen, (&"permits".into(), &3.into(), &vec![0, 1].into()));
+        assert!(world.finish(&["ls"]).stdout.contains("2 of 3: 0,1"));
+        two.signal(Signal::TERM);
+        two.ended();
+        assert_eq!(world.run(&["--wait", "20s"], "a", "true").ended().code, 0, "a lock again, once nobody uses it");
+    });
+}
+
+#[test]
+fn several_that_are_busy_say_which_on_a_store_that_takes_them_in_one_step() {
+    let server = Server::start(&[]);
+    let world = server.world();
+    let mut holder = world.run(&[], "b", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    for wait in ["0s", "300ms"] {
+        let refused = world.finish(&["run", "--wait", wait, "c", "b", "a", "--", "true"]);
+        assert_eq!(refused.code, 75, "{}", refused.stderr);
+        assert!(refused.stderr.contains("busy: b, one of a, b, c, is held by"), "{}", refused.stderr);
     }
-    let mut two = world.run(&["--permits", "2", "--of", "3"], "a", "echo $FENCEPOST_SLOTS; exec sleep 1000");
-    assert_eq!(two.line(), "0,1");
-    let one = world.run(&["--permits", "1", "--of", "3"], "a", "echo $FENCEPOST_SLOTS").ended();
-    assert_eq!(one.stdout, "2\n", "{}", one.stderr);
-    assert_eq!(world.run(&["--permits", "2", "--of", "3", "--wait", "0s"], "a", "true").ended().code, 75);
-    assert_eq!(world.run(&["--permits", "1", "--of", "4", "--wait", "0s"], "a", "true").ended().code, 78);
-    let holder = &world.who("a")["holders"][0];
-    assert_eq!((&holder["mode"], &holder["of"], &holder["slots"]), (&"permits".into(), &3.into(), &vec![0, 1].into()));
-    two.signal(Signal::KILL);
-    two.ended();
+    holder.signal(Signal::TERM);
+    holder.ended();
+    let script = r#"echo "$FENCEPOST_OWNER" | sort -u | wc -l"#;
+    let finished = world.finish(&["run", "--wait", "20s", "a", "b", "c", "--", "sh", "-c", script]);
+    assert_eq!((finished.code, finished.stdout.trim()), (0, "1"), "one grant for all: {}", finished.stderr);
+}
+
+/// Taken by one line of a script, given back by another.
+#[test]
+fn acquire_takes_readers_permits_and_several() {
+    on_each_store(|world| {
+        let lines = |flags: &[&str]| {
+            let finished = world.finish(&[&["acquire"], flags].concat());
+            assert_eq!(finished.code, 0, "{flags:?}: {}", finished.stderr);
+            let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+            finished.stdout.lines().map(words).collect::<Vec<_>>()
+        };
+        let release = |name: &str, owner: &str| world.finish(&["release", name, "--owner", owner]).code;
+
+        let (one, two) = (lines(&["--shared", "r"]), lines(&["--shared", "--wait", "5s", "r"]));
+        assert_eq!(world.who("r")["holders"].as_array().map(Vec::len), Some(2));
+        assert_eq!(world.finish(&["acquire", "--wait", "0s", "r"]).code, 75);
+        for reader in [one, two] {
+            assert_eq!(world.finish(&["check", "r", "--owner", &reader[0][0]]).code, 0);
+            assert_eq!(world.finish(&["renew", "r", "--owner", &reader[0][0]]).code, 0);
+            assert_eq!(release("r", &reader[0][0]), 0);
+        }
+        assert_eq!(world.run(&["--wait", "20s"], "r", "true").ended().code, 0);
+
+        let permits = lines(&["--permits", "2", "--of", "3", "s"]);
+        assert_eq!((permits.len(), permits[0].len(), &*permits[0][2]), (1, 3, "0,1"), "{permits:?}");
+        let json = world.finish(&["--json", "acquire", "--permits", "1", "--of", "3", "s"]);
+        let other: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!(other["slots"], serde_json::json!([2]));
+        assert_eq!(release("s", &permits[0][0]), 0);
+        assert_eq!(release("s", other["owner"].as_str().unwrap()), 0);
+
+        let several = lines(&["y", "x"]);
+        assert_eq!(several.len(), 2, "{several:?}");
+        let busy = world.finish(&["acquire", "--wait", "0s", "w", "x"]);
+        assert!(busy.code == 75 && busy.stderr.contains("busy: x, one of w, x, is held by"), "{}", busy.stderr);
+        assert_eq!(release("x", &several[0][0]), 0);
+        // The first that is released gives all of them back.
+        assert_eq!(world.run(&["--wait", "40s"], "y", "true").ended().code, 0);
+    });
 }

@@ -41,7 +41,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: HOLDERS,
         find: "local at = taken:find('0', from, true) or #taken + 1",
         replace: "local at = from",
-        test: suite("redis::permits_go_as_in_the_model"),
+        test: suite("redis::the_count_never_exceeds_the_limit"),
     },
     Bug {
         name: "redis: a semaphore and a lock share a name",
@@ -68,12 +68,12 @@ pub(crate) const BUGS: &[Bug] = &[
         test: suite("redis::w3_one_that_waits_for_two_is_not_passed"),
     },
     Bug {
-        name: "redis: a downgrade lets nobody in",
-        rule: "beside W2",
+        name: "redis: a downgrade passes the lock on in between",
+        rule: "beside downgrade",
         file: "crates/redis/src/scripts/downgrade.lua",
-        find: "serve((admit(nil, owner, want_of('r'), ttl, ttl, lock.since, lock.json)))",
-        replace: "admit(nil, owner, want_of('r'), ttl, ttl, lock.since, lock.json)",
-        test: suite("redis::a_writer_becomes_a_reader_without_a_gap"),
+        find: "serve((admit(nil, owner",
+        replace: "pass_on(nil)\nserve((admit(nil, owner",
+        test: suite("redis::readers_and_writers_go_as_in_the_model"),
     },
     Bug {
         name: "redis: several locks are taken although one is held",

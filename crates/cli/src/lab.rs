@@ -237,6 +237,11 @@ fn play(global: &Global, verb: &Run) -> Result<Ending, Ending> {
     if let Some(out) = &verb.out {
         report::save(&done, out).map_err(Ending::internal)?;
         say(&format!("the report is in {}", out.join("report.html").display()));
+    } else if done.iter().any(|cell| !cell.as_expected()) {
+        let other: Vec<_> = done.iter().filter(|cell| !cell.as_expected()).cloned().collect();
+        let out = std::env::temp_dir().join(format!("fencepost-lab-{seed}-{}", std::process::id()));
+        report::save(&other, &out).map_err(Ending::internal)?;
+        say(&format!("the histories and the servers' logs of what was not as expected are in {}", out.display()));
     }
     if global.json {
         crate::print(&format!("{}\n", listing::to_json(&report::summary(&done))));

@@ -79,7 +79,7 @@ fn cell_name(cell: &Cell) -> String {
     format!("{}.{}", cell.scenario.about().name, cell.subject.to_string().replace('/', "-"))
 }
 
-/// Writes the histories, what they are, a drawing of each cell, and the report.
+/// Writes the histories, the servers' logs of what did not come out as expected, what they are, a drawing of each cell, and the report.
 ///
 /// # Errors
 /// In words, when something cannot be written.
@@ -89,6 +89,10 @@ pub fn save(cells: &[Cell], into: &Path) -> Result<(), String> {
     for cell in cells {
         for trial in &cell.trials {
             save_history(trial, &into.join(history_file(cell, trial))).map_err(at)?;
+            for (server, log) in &trial.logs {
+                let name = format!("{}.{}.{server}.log", cell_name(cell), trial.seed);
+                fs::write(into.join(name), log).map_err(at)?;
+            }
         }
     }
     for cell in cells {
@@ -144,7 +148,7 @@ fn loaded(dir: &Path, cell: CellSummary) -> Result<Cell, String> {
         let events = history.events().iter().map(event).collect();
         let findings = check(&history, &Options::default());
         let TrialSummary { verdict, why, seed, took_ms, .. } = trial;
-        Ok(Trial { verdict, why, seed, events, findings, took: Duration::from_millis(took_ms) })
+        Ok(Trial { verdict, why, seed, events, logs: Vec::new(), findings, took: Duration::from_millis(took_ms) })
     };
     let trials = trials.into_iter().map(of).collect::<Result<_, String>>()?;
     Ok(Cell { scenario, subject, expected, trials })

@@ -43,6 +43,8 @@ pub struct Trial {
     pub seed: u64,
     /// All that happened.
     pub events: Vec<Event>,
+    /// What the store's servers said, each under a name, where it did not come out as expected.
+    pub logs: Vec<(String, String)>,
     /// What the checker found.
     pub findings: Findings,
     /// How long it took, starting the servers included.
@@ -129,17 +131,26 @@ async fn trial(scenario: &'static dyn Scenario, subject: Subject, seed: u64, age
         tokio::spawn(async move {
             let mut stage = Stage::set(subject, seed, agent, recorder).await?;
             let reached = tokio::time::timeout(LIMIT, scenario.play(&mut stage)).await;
+            let logs = stage.logs();
             // Dropping the stage ends servers, which blocks.
             let _ended = tokio::task::spawn_blocking(move || drop(stage)).await;
-            reached.unwrap_or_else(|_| Err(Stop::Failed(format!("no end within {LIMIT:?}"))))
+            let reached = reached.unwrap_or_else(|_| Err(Stop::Failed(format!("no end within {LIMIT:?}"))));
+            Ok((reached, logs))
         })
     };
-    let reached = played.await.unwrap_or_else(|error| Err(Stop::Failed(panicked(error))));
+    let (reached, mut logs) = match played.await {
+        Ok(Ok(played)) => played,
+        Ok(Err(stop)) => (Err(stop), Vec::new()),
+        Err(error) => (Err(Stop::Failed(panicked(error))), Vec::new()),
+    };
     let events = recorder.events();
     let findings = check(&recorder::history(&events), &Options::default());
     let (verdict, why) = judge(reached, &findings, scenario.idle_limit());
     let took = Duration::from_nanos(crate::agent::now() - begin);
-    Trial { verdict, why, seed, events, findings, took }
+    if scenario.expects(subject).is_some_and(|expected| expected.verdict == verdict) {
+        logs.clear();
+    }
+    Trial { verdict, why, seed, events, logs, findings, took }
 }
 
 fn judge(reached: Result<Reached, Stop>, findings: &Findings, idle_limit: Duration) -> (Verdict, String) {

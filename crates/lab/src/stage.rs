@@ -163,7 +163,8 @@ impl Stage {
         Ok(Observer(store.map_err(|error| Stop::Failed(error.to_string()))?))
     }
 
-    /// Notes that the store was made to forget a grant on purpose.
+    /// Notes that the store is now made to forget a grant on purpose. Before that is done: the next one may have the lock
+    /// before whoever did it hears of it.
     pub(crate) fn freed(&self, grant: &str, why: &str) {
         self.recorder.tell("lab", What::Freed { grant: grant.to_owned(), why: why.to_owned() });
     }
@@ -171,6 +172,11 @@ impl Stage {
     /// A remark in the history.
     pub(crate) fn note(&self, text: &str) {
         self.recorder.tell("lab", What::Note { text: text.to_owned() });
+    }
+
+    /// What the store's servers said.
+    pub(crate) fn logs(&self) -> Vec<(String, String)> {
+        self.store.logs()
     }
 
     /// What has been recorded so far.

@@ -111,11 +111,21 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
         Err(Stop::NotInstalled(format!("no partition is possible here, so that there is no {side:?} side")))
     }
 
+    /// What its servers said, each under a name.
+    fn logs(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// Does something to it. Blocks.
     ///
     /// # Errors
     /// [`Stop::NotInstalled`] when that is not possible here.
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop>;
+}
+
+/// The logs of several servers of a kind, numbered.
+fn numbered(kind: &str, logs: impl Iterator<Item = String>) -> Vec<(String, String)> {
+    (1..).zip(logs).map(|(number, log)| (format!("{kind}-{number}"), log)).collect()
 }
 
 /// Starts a store. Blocks.

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{etcd::ways::Ways, network::Weather, survivors::end_with_us};
+use crate::{etcd::ways::Ways, log, network::Weather, survivors::end_with_us};
 
 /// An etcd cluster of its own, of one member or several, with its data in memory where the system allows it.
 #[derive(Debug)]
@@ -268,6 +268,11 @@ impl EtcdCluster {
         (0..self.members.len()).for_each(|member| self.wait_for(member));
     }
 
+    /// What all members said, or the end of that.
+    pub fn log(&self) -> String {
+        log::read(self.directory.path())
+    }
+
     fn initial_cluster(&self) -> String {
         let peers =
             (0..self.members.len()).map(|number| format!("{}={}", self.members[number].name, self.peer(number)));
@@ -286,7 +291,9 @@ impl EtcdCluster {
         let (client, peer) = (format!("{scheme}://{}", member.client), format!("http://{}", member.peer));
         // One member alone elects itself after the election timeout; several on a busy machine need a longer one.
         let (heartbeat, election) = if self.members.len() == 1 { ("20", "200") } else { ("60", "600") };
-        let process = Command::new("etcd")
+        let mut etcd = Command::new("etcd");
+        log::keep(&mut etcd, self.directory.path()).expect("a log");
+        let process = etcd
             .args(["--name", &member.name, "--data-dir", &member.data().to_string_lossy()])
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &self.peer(number)])
@@ -296,8 +303,6 @@ impl EtcdCluster {
             .args(["--logger", "zap", "--log-level", "error"])
             .args(&self.settings)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()
             .expect("the package etcd-server must be installed");
         end_with_us(process.id(), "KILL");

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod etcd;
+mod log;
 mod network;
 mod pgbouncer;
 mod postgres;

@@ -9,6 +9,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
+    log,
     postgres::{free_address, give_away, unprivileged_program},
     survivors::end_with_us,
 };
@@ -19,7 +20,7 @@ use crate::{
 pub struct PgBouncer {
     address: SocketAddr,
     process: Child,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl PgBouncer {
@@ -44,7 +45,8 @@ impl PgBouncer {
         fs::write(&file, text).expect("a temporary directory");
         give_away(directory.path());
         let mut command = unprivileged_program("pgbouncer");
-        let process = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        log::keep(&mut command, directory.path()).expect("a log");
+        let process = command.arg(&file).stdin(Stdio::null()).spawn();
         let process = process.expect("the package pgbouncer must be installed");
         end_with_us(process.id(), "KILL");
         for _ in 0..500 {
@@ -53,7 +55,12 @@ impl PgBouncer {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        Self { address, process, _directory: directory }
+        Self { address, process, directory }
+    }
+
+    /// What it said, or the end of that.
+    pub fn log(&self) -> String {
+        log::read(self.directory.path())
     }
 
     /// The URL of a database for clients.

@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{survivors::end_with_us, wall_clock::WallClock};
+use crate::{log, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where a server keeps its append-only file, below its directory.
 const DATA: &str = "appendonlydir";
@@ -156,6 +156,11 @@ impl RedisServer {
         let _ = std::fs::remove_dir_all(self.directory.path().join(DATA));
     }
 
+    /// What it said, or the end of that.
+    pub fn log(&self) -> String {
+        log::read(self.directory.path())
+    }
+
     /// A copy of its data as they are.
     ///
     /// # Errors
@@ -197,13 +202,9 @@ impl RedisServer {
         if let Some(clock) = &self.clock {
             clock.govern(&mut command);
         }
-        let mut process = command
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the package redis-server must be installed");
+        log::keep(&mut command, self.directory.path()).expect("a log");
+        let process = command.args(&self.arguments).stdin(Stdio::null()).spawn();
+        let mut process = process.expect("the package redis-server must be installed");
         end_with_us(process.id(), "KILL");
         for _ in 0..500 {
             if self.is_up_as(process.id()) {

@@ -21,7 +21,7 @@ pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
-use crate::{redis::free_address, survivors::end_with_us};
+use crate::{log, redis::free_address, survivors::end_with_us};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -184,6 +184,11 @@ impl ZooKeeperServer {
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
     }
 
+    /// What it said, or the end of that.
+    pub fn log(&self) -> String {
+        log::read(self.directory.path())
+    }
+
     /// A client for an administrator's errands.
     ///
     /// # Panics
@@ -199,7 +204,9 @@ impl ZooKeeperServer {
             assert!(Path::new(&jar).exists(), "{jar} is missing: install the package zookeeper");
             let _ = write!(classes, "{jar}:");
         }
-        let process = Command::new("java")
+        let mut java = Command::new("java");
+        log::keep(&mut java, self.directory.path()).expect("a log");
+        let process = java
             // Short lived: little heap, little compiling, what is shared between virtual machines is.
             .args(["-Xmx192m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             // A killed process loses nothing that was written.
@@ -207,8 +214,6 @@ impl ZooKeeperServer {
             .args(["-cp", &classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .arg(self.directory.path().join("zoo.cfg"))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()
             .expect("the package default-jre-headless must be installed");
         end_with_us(process.id(), "KILL");

@@ -1,6 +1,6 @@
 use std::fs;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::world::{LONG, World, ends_within, eventually};
 
@@ -97,6 +97,21 @@ fn an_interrupted_laboratory_leaves_no_server_behind() {
     running.signal(Signal::TERM);
     assert_eq!(running.ended().code, 143);
     assert!(ends_within(server.unwrap(), LONG), "the server outlived the laboratory");
+}
+
+#[test]
+fn what_a_server_said_is_kept_where_something_went_wrong() {
+    let world = World::new();
+    let out = world.directory.path().join("out");
+    let running = world.start(&["lab", "run", "contention", "--store", "redis/naive", "--out", out.to_str().unwrap()]);
+    // Its clients come when it serves.
+    eventually(|| child_called("(fencepost", running.pid()).is_some());
+    kill_process(child_called("redis-server", running.pid()).unwrap(), Signal::KILL).unwrap();
+    assert!((40..48).contains(&running.ended().code), "the server was killed under it");
+    let logs = fs::read_dir(&out).unwrap().filter_map(|file| Some(file.ok()?.path()));
+    let logs: Vec<_> = logs.filter(|path| path.extension().is_some_and(|ending| ending == "log")).collect();
+    assert!(!logs.is_empty(), "{:?}", fs::read_dir(&out).unwrap().collect::<Vec<_>>());
+    assert!(fs::read_to_string(&logs[0]).unwrap().contains("Ready to accept connections"));
 }
 
 /// A child of `parent` that runs this program.

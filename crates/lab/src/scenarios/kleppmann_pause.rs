@@ -49,8 +49,8 @@ impl Scenario for KleppmannPause {
             let late = a.write(&old).await?;
             let (new, waits) = b.begin_to_acquire(TTL, None, true).await?;
             if !stage.subject.store.expires() {
-                stage.inflict(ServerFault::Break(LOCK)).await?;
                 stage.freed(&old, "broken by force");
+                stage.inflict(ServerFault::Break(LOCK)).await?;
             }
             waits.expect(Came::Yes).await?;
             b.read(&new).await?.expect(Came::Yes).await?;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fencepost_servers::ClusterSet;
+use fencepost_servers::{ClusterSet, RedisServer};
 
-use super::{ServerFault, Stand, needs, not_possible};
+use super::{ServerFault, Stand, needs, not_possible, numbered};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -20,6 +20,10 @@ impl Cluster {
 impl Stand for Cluster {
     fn url(&self) -> String {
         self.0.url()
+    }
+
+    fn logs(&self) -> Vec<(String, String)> {
+        numbered("redis", self.0.nodes().iter().map(RedisServer::log))
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

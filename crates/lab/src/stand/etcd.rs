@@ -39,6 +39,10 @@ impl Stand for Member {
         Some(self.url().replace(&self.cluster.address(0).to_string(), &relay.to_string()))
     }
 
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("etcd".to_owned(), self.cluster.log())]
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::Freeze => signal(self.cluster.pid(0), Signal::STOP),

@@ -22,6 +22,10 @@ impl Stand for Members {
         self.0.url()
     }
 
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("etcd".to_owned(), self.0.log())]
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::CrashMaster => {

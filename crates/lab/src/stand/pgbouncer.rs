@@ -10,7 +10,7 @@ use crate::scenario::Stop;
 #[derive(Debug)]
 pub(super) struct Pooled {
     pooler: PgBouncer,
-    _server: PostgresServer,
+    server: PostgresServer,
 }
 
 impl Pooled {
@@ -22,13 +22,17 @@ impl Pooled {
             }
         })?;
         let server = postgres::migrated()?;
-        Ok(Arc::new(Self { pooler: PgBouncer::before(server.address(), 1, &[]), _server: server }))
+        Ok(Arc::new(Self { pooler: PgBouncer::before(server.address(), 1, &[]), server }))
     }
 }
 
 impl Stand for Pooled {
     fn url(&self) -> String {
         self.pooler.url(postgres::DATABASE)
+    }
+
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("pgbouncer".to_owned(), self.pooler.log()), ("postgres".to_owned(), self.server.log())]
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

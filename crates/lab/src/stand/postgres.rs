@@ -47,6 +47,10 @@ impl Stand for Server {
         Some(self.url().replace(&self.0.address().to_string(), &relay.to_string()))
     }
 
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("postgres".to_owned(), self.0.log())]
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::Restart => {

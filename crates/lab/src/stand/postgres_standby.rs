@@ -65,6 +65,10 @@ impl Stand for Pair {
         Ok(self.standby.url(postgres::DATABASE))
     }
 
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("primary".to_owned(), self.primary.log()), ("standby".to_owned(), self.standby.log())]
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::HoldReplication => self.hold_replication(),

@@ -42,6 +42,10 @@ impl Stand for Server {
         Some(format!("redis://{relay}"))
     }
 
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("redis".to_owned(), self.server.log())]
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         let pid = self.server.pid();
         match fault {

@@ -9,7 +9,7 @@ use std::{
 
 use fencepost_servers::{RedisServer, WallClock};
 
-use super::{ServerFault, Side, Stand, needs, not_possible};
+use super::{ServerFault, Side, Stand, needs, not_possible, numbered};
 use crate::scenario::Stop;
 
 /// The one that both sides of a partition reach.
@@ -63,6 +63,10 @@ impl Stand for Servers {
             if reaches(number) { server.address() } else { nowhere[number % 2] }
         };
         Ok(Self::url_of(&addresses.map(seen).collect::<Vec<_>>()))
+    }
+
+    fn logs(&self) -> Vec<(String, String)> {
+        numbered("redis", self.servers.iter().map(RedisServer::log))
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

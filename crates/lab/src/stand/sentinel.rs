@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fencepost_servers::{RedisServer, Reply, SentinelSet};
 
-use super::{ServerFault, Stand, needs, not_possible};
+use super::{ServerFault, Stand, needs, not_possible, numbered};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -58,6 +58,12 @@ impl Stand for Set {
 
     fn url_of_one(&self) -> String {
         self.0.master().url()
+    }
+
+    fn logs(&self) -> Vec<(String, String)> {
+        let mut logs = numbered("redis", self.0.servers().iter().map(RedisServer::log));
+        logs.extend(numbered("sentinel", self.0.sentinels().iter().map(RedisServer::log)));
+        logs
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

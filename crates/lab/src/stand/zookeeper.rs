@@ -38,6 +38,10 @@ impl Stand for Server {
         Some(format!("zookeeper://{relay}"))
     }
 
+    fn logs(&self) -> Vec<(String, String)> {
+        vec![("zookeeper".to_owned(), self.0.log())]
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::Freeze => self.0.freeze(),

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fencepost_servers::ZooKeeperEnsemble;
+use fencepost_servers::{ZooKeeperEnsemble, ZooKeeperServer};
 use tokio::runtime::Handle;
 
-use super::{ServerFault, Stand, not_possible, zookeeper};
+use super::{ServerFault, Stand, not_possible, numbered, zookeeper};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -21,6 +21,10 @@ impl Servers {
 impl Stand for Servers {
     fn url(&self) -> String {
         self.0.url()
+    }
+
+    fn logs(&self) -> Vec<(String, String)> {
+        numbered("zookeeper", self.0.servers().iter().map(ZooKeeperServer::log))
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

@@ -41,6 +41,7 @@
 //!
 //! Several hosts of one cluster may be named; the one that takes writes is used, and looked for again when it changes.
 
+mod answers;
 mod cells;
 mod config;
 mod connection;
@@ -89,8 +90,8 @@ pub fn capabilities() -> Capabilities {
         wakes_by: "NOTIFY from the release, TTL as backstop; polls behind a pooler",
         order: Order::FirstCome("except past a waiter who cannot be reached"),
         tells_deletion: true,
-        shared: false,
-        permits: false,
+        shared: true,
+        permits: true,
         several: false,
     }
 }

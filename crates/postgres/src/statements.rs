@@ -30,7 +30,7 @@ pub(crate) struct Statement {
     pub(crate) place: usize,
 }
 
-pub(crate) const STATEMENTS: usize = 11;
+pub(crate) const STATEMENTS: usize = 14;
 
 /// All of them, for one schema.
 #[derive(Debug)]
@@ -46,6 +46,9 @@ pub(crate) struct Statements {
     pub(crate) inspect: Statement,
     pub(crate) look_at_cell: Statement,
     pub(crate) change_cell: Statement,
+    pub(crate) share: Statement,
+    pub(crate) downgrade: Statement,
+    pub(crate) resize: Statement,
 }
 
 impl Statements {
@@ -98,6 +101,35 @@ impl Statements {
                 10,
                 "SELECT value, version, writer, left_ms, done FROM fencepost.change_cell($1, $2, $3, $4, $5, $6, $7)",
                 &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::BYTEA, Type::INT8, Type::TEXT],
+            ),
+            share: statement(
+                11,
+                "SELECT to_json(answer)::text \
+                 FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answer",
+                &[
+                    Type::TEXT,
+                    Type::TEXT,
+                    Type::BYTEA,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::INT4,
+                    Type::TEXT,
+                    Type::BOOL,
+                    Type::BOOL,
+                    Type::BOOL,
+                    Type::INT4,
+                    Type::INT4,
+                ],
+            ),
+            downgrade: statement(
+                12,
+                "SELECT fencepost.downgrade($1, $2, $3, $4, $5, $6)",
+                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::INT4, Type::BOOL],
+            ),
+            resize: statement(
+                13,
+                "SELECT outcome, former FROM fencepost.resize($1, $2, $3)",
+                &[Type::TEXT, Type::TEXT, Type::INT4],
             ),
         }
     }

@@ -10,21 +10,21 @@ use fencepost_core::{
     capabilities::Capabilities,
     cells::Cells,
     claim::{
-        self, Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Patience, Release,
-        Renewal, Waiter,
+        Claim, Claimant, Claimed, Forced, Grant, Holding, LockState, LossReason, Mode, Patience, Release, Renewal, Want,
     },
     clock::{BootClock, Clock, Sent},
     error::{Applied, Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
     purpose::{Correctness, TypedStore},
+    refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
 };
-use serde::Deserialize;
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::types::Type;
 
 use crate::{
-    config::{Mode, PostgresConfig},
+    answers::{ClaimAnswer, Seen, forced},
+    config::{self, PostgresConfig},
     connection::Link,
     failure::Failure,
     record,
@@ -82,7 +82,7 @@ impl PostgresStore {
     ) -> Result<Self, Error> {
         let link = Arc::new(Link::new(config, clock.clone())?);
         link.session().await.map_err(|failure| failure.error(Operation::Open, None))?;
-        let in_session = config.mode == Mode::Session;
+        let in_session = config.mode == config::Mode::Session;
         let room = Room::new(link, namespace.clone(), in_session, clock.clone());
         let capabilities = if in_session { crate::session_capabilities() } else { crate::capabilities() };
         let store = Self { room, clock, capabilities, particulars: Mutex::default() };
@@ -116,37 +116,65 @@ impl PostgresStore {
     }
 
     async fn take(&self, claim: &Claim, patience: &str, hears: bool) -> Result<Claimed, Error> {
-        let name = only_exclusive(&claim.holding)?;
+        let want = only_one(&claim.holding)?;
+        let name = &want.name;
+        let (shared, permits, limit) = kind(want)?;
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
         let ttl = claim.ttl.millis() as i64; // at most a year
         let (owner, particulars) = (claim.owner().as_bytes().as_slice(), self.particulars(&claim.claimant));
-        let (room, statement) = (&self.room, &self.room.link.statements.claim);
+        let (room, statements) = (&self.room, &self.room.link.statements);
         let session = if room.in_session { Some(self.present_session().await.map_err(failed)?) } else { None };
         let (namespace, name_text, number) = (room.namespace.as_str(), name.as_str(), room.number());
         let in_session = room.in_session;
-        let with: [Parameter<'_>; 9] =
-            [&namespace, &name_text, &owner, &ttl, &&*particulars, &number, &patience, &hears, &in_session];
+        let with: [Parameter<'_>; 12] = [
+            &namespace,
+            &name_text,
+            &owner,
+            &ttl,
+            &&*particulars,
+            &number,
+            &patience,
+            &hears,
+            &in_session,
+            &shared,
+            &permits,
+            &limit,
+        ];
+        let (statement, with) = match want.mode {
+            Mode::Exclusive => (&statements.claim, &with[..9]),
+            Mode::Shared | Mode::Permits { .. } => (&statements.share, &with[..]),
+        };
         let counted_from = Sent::now(&*self.clock);
         let rows = match &session {
-            None => room.link.call(statement, &with).await,
+            None => room.link.call(statement, with).await,
             // On the session itself, which has ended if this fails, and the number with it.
-            Some(session) => room.link.send(session, statement, &with).await,
+            Some(session) => room.link.send(session, statement, with).await,
         };
         let rows = rows.map_err(failed)?;
         let answer = ClaimAnswer::read(&rows).ok_or_else(Failure::puzzling).map_err(failed)?;
         Ok(match answer {
-            ClaimAnswer::Granted { issued } => {
-                let fence = record::fence_of(issued).ok_or_else(Failure::puzzling).map_err(failed)?;
+            ClaimAnswer::Granted { issued, slots } => {
+                let fence = record::fence_of(issued);
+                if fence.is_none() && !shared {
+                    return Err(failed(Failure::puzzling())); // only a reader has none, of what nobody has written
+                }
                 room.stop_waiting(claim.owner());
                 room.hold(*claim.owner(), name);
                 if session.is_some_and(|session| !room.is_present(&session)) {
                     room.leave(claim.owner());
                     return Err(failed(ended()));
                 }
-                Claimed::Granted(Grant::new(counted_from, Some(self.lasts(claim)), Some(fence)))
+                Claimed::Granted(Grant {
+                    counted_from,
+                    ttl: Some(self.lasts(claim)),
+                    fence,
+                    slots: slots.unwrap_or_default().into(),
+                })
             }
             ClaimAnswer::Busy(other) => Claimed::Busy(other.busy()),
             ClaimAnswer::Queued(other) => Claimed::Queued(other.busy()),
+            ClaimAnswer::Refused { limit: Some(of) } => return Err(refused(Refusal::SemaphoreInUse { of }, name)),
+            ClaimAnswer::Refused { limit: None } => return Err(refused(Refusal::LockInUse, name)),
         })
     }
 
@@ -191,7 +219,6 @@ impl PostgresStore {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
-        only_exclusive(&claim.holding)?;
         let bell = self.room.enter(*claim.owner(), claim.name());
         loop {
             bell.notified().await;
@@ -235,7 +262,7 @@ impl PostgresStore {
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
         self.room.leave(&holding.owner);
-        let name = only_exclusive(holding)?;
+        let name = &only_one(holding)?.name;
         let (room, statement) = (&self.room, &self.room.link.statements.release);
         let owner = holding.owner.as_bytes().as_slice();
         let answer = room.link.call(statement, &[&room.namespace.as_str(), &name.as_str(), &owner]).await;
@@ -266,6 +293,43 @@ impl PostgresStore {
             }
         }
         Ok(states)
+    }
+
+    async fn lower(&self, claim: &Claim) -> Result<Renewal, Error> {
+        let name = &only_one(&claim.holding)?.name;
+        let failed = |failure: Failure| failure.error(Operation::Renew, Some(name));
+        let (room, statement) = (&self.room, &self.room.link.statements.downgrade);
+        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), claim.ttl.millis() as i64);
+        let (namespace, name_text, number) = (room.namespace.as_str(), name.as_str(), room.number());
+        let with: [Parameter<'_>; 6] = [&namespace, &name_text, &owner, &ttl, &number, &room.in_session];
+        let counted_from = Sent::now(&*self.clock);
+        let rows = match (room.in_session, room.session()) {
+            (false, _) => room.link.call(statement, &with).await,
+            (true, Some(session)) => room.link.send(&session, statement, &with).await,
+            (true, None) => Err(ended()),
+        };
+        let rows = rows.map_err(failed)?;
+        let answer = rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(Failure::puzzling).map_err(failed)?;
+        renewal(claim, answer, counted_from, self.lasts(claim))
+    }
+
+    async fn change_limit(&self, name: &LockName, of: u32) -> Result<Option<u32>, Error> {
+        if of == 0 {
+            return Err(refused(Refusal::NoPermits, name));
+        }
+        let (room, statement, of) = (&self.room, &self.room.link.statements.resize, limit(of, name)?);
+        // Not repeated: the former limit would be the new one by then.
+        let answer = room.link.call_once(statement, &[&room.namespace.as_str(), &name.as_str(), &of]).await;
+        let failed = |failure: Failure| failure.error(Operation::Update, Some(name));
+        let rows = answer.map_err(failed)?;
+        let row = rows.first().ok_or_else(Failure::puzzling).map_err(failed)?;
+        let former: Option<i32> = row.try_get(1).unwrap_or_default();
+        match (row.try_get(0).ok(), former.and_then(|former| u32::try_from(former).ok())) {
+            (Some("free"), _) => Ok(None),
+            (Some("lock"), _) => Err(refused(Refusal::LockInUse, name)),
+            (Some("resized"), Some(former)) => Ok(Some(former)),
+            _ => Err(failed(Failure::puzzling())),
+        }
     }
 
     async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {
@@ -304,83 +368,6 @@ impl Drop for Presence<'_> {
     }
 }
 
-/// What `claim.sql` answers.
-#[derive(Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-enum ClaimAnswer {
-    Granted { issued: i64 },
-    Busy(InTheWay),
-    Queued(InTheWay),
-}
-
-/// Who holds.
-#[derive(Deserialize)]
-struct InTheWay {
-    holder: Option<String>,
-    holder_fence: Option<i64>,
-    since_ms: Option<i64>,
-    left_ms: Option<i64>,
-    ahead: Option<i64>,
-}
-
-impl ClaimAnswer {
-    fn read(rows: &[Row]) -> Option<Self> {
-        serde_json::from_str(rows.first()?.try_get(0).ok()?).ok()
-    }
-}
-
-impl InTheWay {
-    fn busy(&self) -> Busy {
-        let holder = record::holder(self.holder.as_deref(), self.holder_fence, self.since_ms, self.left_ms);
-        record::busy(holder, self.ahead)
-    }
-}
-
-/// One row of the listing.
-struct Seen {
-    name: LockName,
-    waits: bool,
-    holder: Holder,
-}
-
-impl Seen {
-    fn read(row: &Row) -> Option<Self> {
-        let name = LockName::new(row.try_get::<_, &str>(0).ok()?).ok()?;
-        let json: Option<&str> = row.try_get(3).ok()?;
-        let mut holder = record::holder(
-            Some(json.unwrap_or("{}")),
-            row.try_get(4).ok()?,
-            row.try_get(5).ok()?,
-            row.try_get(6).ok()?,
-        )?;
-        holder.owner = row.try_get::<_, Option<&[u8]>>(2).ok()?.and_then(record::owner);
-        Some(Self { name, waits: row.try_get(1).ok()?, holder })
-    }
-
-    fn add_to(self, state: &mut LockState) {
-        let Holder { claimant, since_unix_ms, .. } = &self.holder;
-        if self.waits {
-            let (claimant, since_unix_ms) = (claimant.clone(), *since_unix_ms);
-            state.waiters.push(Waiter { claimant, mode: claim::Mode::Exclusive, since_unix_ms });
-        } else {
-            state.holders.push(self.holder);
-        }
-    }
-}
-
-fn forced(row: &Row) -> Option<Forced> {
-    let fence: Option<i64> = row.try_get(2).ok()?;
-    match row.try_get::<_, Option<&str>>(0).ok()?? {
-        "free" => Some(Forced::NotHeld),
-        "fence" => Some(Forced::OtherFence(fence.and_then(record::fence_of))),
-        "broken" => {
-            let holder = record::holder(row.try_get(1).ok()?, fence, row.try_get(3).ok()?, row.try_get(4).ok()?);
-            Some(Forced::Broken(holder))
-        }
-        _ => None,
-    }
-}
-
 fn renewal(claim: &Claim, answer: &str, counted_from: Sent, ttl: Duration) -> Result<Renewal, Error> {
     let failed = |failure: Failure| Err(failure.error(Operation::Renew, Some(claim.name())));
     match answer {
@@ -400,16 +387,38 @@ fn ended() -> Failure {
     Failure::new(ErrorKind::Unavailable, Applied::Unknown, "the session that the lock would live by has ended")
 }
 
-fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
+fn only_one(holding: &Holding) -> Result<&Want, Error> {
     match holding.wants() {
-        [want] if want.mode == claim::Mode::Exclusive => Ok(&want.name),
+        [want] => Ok(want),
         _ => {
-            let said =
-                "PostgreSQL gives one exclusive lock per claim, neither shared ones nor permits nor several at once";
-            let failure = Failure::new(ErrorKind::Unsupported, Applied::No, said);
+            let failure = Failure::new(ErrorKind::Unsupported, Applied::No, "PostgreSQL gives one lock per claim");
             Err(failure.error(Operation::Claim, Some(holding.name())))
         }
     }
+}
+
+/// How it is wanted, as `claim.sql` takes it: whether shared, how many permits, of how many.
+fn kind(want: &Want) -> Result<(bool, Option<i32>, Option<i32>), Error> {
+    if let Some(refusal) = Refusal::of(want.mode) {
+        return Err(refused(refusal, &want.name));
+    }
+    match want.mode {
+        Mode::Exclusive => Ok((false, None, None)),
+        Mode::Shared => Ok((true, None, None)),
+        Mode::Permits { count, of } => Ok((false, Some(limit(count, &want.name)?), Some(limit(of, &want.name)?))),
+    }
+}
+
+/// As many as a column of the table can say.
+fn limit(number: u32, name: &LockName) -> Result<i32, Error> {
+    i32::try_from(number).map_err(|_| {
+        let said = format!("PostgreSQL counts permits up to {}", i32::MAX);
+        Failure::new(ErrorKind::InvalidInput, Applied::No, said).error(Operation::Claim, Some(name))
+    })
+}
+
+fn refused(refusal: Refusal, name: &LockName) -> Error {
+    refusal.error(name).in_store(crate::STORE)
 }
 
 impl Store for PostgresStore {
@@ -448,6 +457,14 @@ impl Store for PostgresStore {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(self.break_lock(name, if_fence))
+    }
+
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        Box::pin(self.lower(claim))
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        Box::pin(self.change_limit(name, of))
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

@@ -1,4 +1,4 @@
--- Takes a lock, confirms one that was handed over, or takes a place in its queue. One transaction of one statement.
+-- Takes a lock alone, confirms one that was handed over, or takes a place in its queue. One transaction of one statement.
 --
 -- patience  'once'   answer busy and leave nothing behind
 --           'queue'  take a place in the queue, or keep it
@@ -26,7 +26,7 @@ BEGIN
     SET fence = CASE WHEN k.owner IS NULL THEN greatest(k.fence, s.epoch, s.floor) + 1 ELSE k.fence END,
         since = CASE WHEN k.owner IS NULL THEN clock_timestamp() ELSE k.since END,
         owner = a_owner, ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, a_session), session = a_session,
-        client = a_client, claimant = a_claimant
+        client = a_client, claimant = a_claimant, permits = NULL
     FROM fencepost.state AS s
     WHERE k.namespace = a_namespace AND k.name = a_name AND k.fence >= 0 AND s.started = pg_postmaster_start_time()
       AND (k.owner IS NULL AND k.waiters = 0 AND k.readers = 0
@@ -36,22 +36,28 @@ BEGIN
         RETURN '{"outcome":"granted","issued":' || issued || '}';
     END IF;
     RETURN (SELECT to_json(answer) FROM fencepost.claim(
-        a_namespace, a_name, a_owner, a_ttl, a_claimant, a_client, a_patience, a_hears, a_in_session) AS answer);
+        a_namespace, a_name, a_owner, a_ttl, a_claimant, a_client, a_patience, a_hears, a_in_session,
+        false, NULL, NULL) AS answer);
 END $$;
 
--- The same, whoever holds or waits.
+-- The same, however it is wanted and whoever holds or waits.
 --
--- outcome   'granted', 'busy', 'queued'; with the last two the rest tells about the holder
+-- a_shared   to be held together with others who want it so
+-- a_permits  so many of the a_of permits of a semaphore
+-- outcome    'granted', with the fence and the slots of permits
+--            'busy', 'queued', with what is known of the holder
+--            'refused': the name is in use as a semaphore of so many permits, or as a lock where "limit" is null
 CREATE FUNCTION fencepost.claim(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
-    a_hears boolean, a_in_session boolean,
-    OUT outcome text, OUT issued bigint,
+    a_hears boolean, a_in_session boolean, a_shared boolean, a_permits integer, a_of integer,
+    OUT outcome text, OUT issued bigint, OUT slots integer[], OUT "limit" integer,
     OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint, OUT ahead bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    l fencepost.locks;
-    c fencepost.claims;
-    s_client integer := CASE WHEN a_in_session THEN a_client END;
+    l       fencepost.locks;
+    c       fencepost.claims;
+    wanted  fencepost.claims;
+    a_session integer := CASE WHEN a_in_session THEN a_client END;
     q_client integer := CASE WHEN a_hears THEN a_client END;
 BEGIN
     LOOP
@@ -63,7 +69,7 @@ BEGIN
             ON CONFLICT DO NOTHING;
             CONTINUE;
         END IF;
-        IF a_patience = 'once' AND l.owner <> a_owner AND fencepost.is_held(l)
+        IF a_patience = 'once' AND a_permits IS NULL AND l.owner <> a_owner AND fencepost.is_held_alone(l)
             AND (l.session IS NOT NULL OR l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond')
             AND NOT EXISTS (SELECT FROM fencepost.claims AS q
                             WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner)
@@ -74,34 +80,73 @@ BEGIN
         l := fencepost.locked_row(a_namespace, a_name);
         CONTINUE WHEN l.name IS NULL;
 
-        IF l.owner = a_owner AND fencepost.is_held(l) AND l.session IS NOT DISTINCT FROM s_client THEN
+        -- A repeat of a claim, or its confirmation.
+        SELECT * INTO c FROM fencepost.claims AS q
+        WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
+        IF l.owner = a_owner AND fencepost.is_held_alone(l) AND l.session IS NOT DISTINCT FROM a_session THEN
             UPDATE fencepost.locks AS k
-            SET ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, s_client), client = a_client
+            SET ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, a_session), client = a_client
             WHERE k.namespace = a_namespace AND k.name = a_name;
             outcome := 'granted';
             issued := l.fence;
             RETURN;
+        ELSIF c.holds AND a_in_session AND c.client <> a_client THEN
+            PERFORM fencepost.give_back(a_namespace, a_name, a_owner); -- it was held by a session that is another one by now
+            CONTINUE;
+        ELSIF c.holds THEN
+            UPDATE fencepost.claims AS q
+            SET ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, a_session), client = a_client
+            WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
+            outcome := 'granted';
+            issued := c.fence;
+            slots := c.slots;
+            RETURN;
         END IF;
-        IF l.owner = a_owner OR NOT fencepost.is_held(l) THEN
+        IF l.owner = a_owner OR NOT fencepost.is_held_alone(l) THEN
+            l.owner := NULL; -- ended, and overwritten by the grant that follows
+        END IF;
+
+        -- What the name is, says whoever comes first.
+        IF l.permits IS DISTINCT FROM a_of THEN
+            IF l.owner IS NULL AND l.readers = 0 AND NOT EXISTS (
+                SELECT FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner <> a_owner
+            ) THEN
+                UPDATE fencepost.locks AS k SET permits = a_of WHERE k.namespace = a_namespace AND k.name = a_name;
+                l.permits := a_of;
+            ELSE
+                outcome := 'refused';
+                "limit" := l.permits;
+                IF c.ticket IS NOT NULL THEN
+                    PERFORM fencepost.give_back(a_namespace, a_name, a_owner);
+                END IF;
+                RETURN;
+            END IF;
+        END IF;
+
+        -- Whoever came before is served before.
+        LOOP
+            c := NULL;
             IF l.waiters > 0 THEN
                 c := fencepost.first_in_reach(l, a_owner);
             END IF;
-            IF c.owner <> a_owner THEN
-                l := fencepost.hand_to(c);
-            ELSE
-                DELETE FROM fencepost.claims AS q
-                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
-                UPDATE fencepost.locks AS k
-                SET fence = greatest(k.fence, s.epoch, s.floor) + 1, owner = a_owner, ttl = a_ttl,
-                    expires_at = fencepost.end_of(a_ttl, s_client), session = s_client, since = clock_timestamp(),
-                    client = a_client, claimant = a_claimant,
-                    waiters = greatest(k.waiters - CASE WHEN c.owner IS NULL THEN 0 ELSE 1 END, 0)
-                FROM fencepost.state AS s
-                WHERE k.namespace = a_namespace AND k.name = a_name
-                RETURNING k.fence INTO issued;
-                outcome := 'granted';
-                RETURN;
-            END IF;
+            EXIT WHEN c.ticket IS NULL OR c.owner = a_owner OR NOT fencepost.fits(l, c);
+            l := fencepost.hand_to(l, c);
+        END LOOP;
+        wanted.owner := a_owner;
+        wanted.shared := a_shared;
+        wanted.permits := a_permits;
+        wanted.ttl := a_ttl;
+        wanted.client := a_client;
+        wanted.in_session := a_in_session;
+        wanted.claimant := a_claimant;
+        IF (c.ticket IS NULL OR c.owner = a_owner) AND fencepost.fits(l, wanted) THEN
+            l := fencepost.grant_to(l, wanted, fencepost.end_of(a_ttl, a_session));
+            outcome := 'granted';
+            issued := l.fence;
+            SELECT q.slots INTO slots FROM fencepost.claims AS q
+            WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
+            RETURN;
         END IF;
 
         SELECT * INTO c FROM fencepost.claims AS q
@@ -109,10 +154,7 @@ BEGIN
         IF a_patience = 'once' THEN
             outcome := 'busy';
             IF c.ticket IS NOT NULL THEN
-                DELETE FROM fencepost.claims AS q
-                WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
-                UPDATE fencepost.locks AS k SET waiters = greatest(k.waiters - 1, 0)
-                WHERE k.namespace = a_namespace AND k.name = a_name;
+                PERFORM fencepost.give_back(a_namespace, a_name, a_owner);
             END IF;
         ELSE
             outcome := 'queued';
@@ -124,9 +166,9 @@ BEGIN
                 WHERE k.namespace = a_namespace AND k.name = a_name
                 RETURNING k.tickets INTO c.ticket;
                 INSERT INTO fencepost.claims
-                    (namespace, name, ticket, owner, ttl, since, client, in_session, seen_until, claimant)
-                VALUES (a_namespace, a_name, c.ticket, a_owner, a_ttl, clock_timestamp(), q_client, a_in_session,
-                        clock_timestamp() + interval '10 seconds', a_claimant);
+                    (namespace, name, ticket, owner, shared, permits, ttl, since, client, in_session, seen_until, claimant)
+                VALUES (a_namespace, a_name, c.ticket, a_owner, a_shared, a_permits, a_ttl, clock_timestamp(), q_client,
+                        a_in_session, clock_timestamp() + interval '10 seconds', a_claimant);
             ELSE
                 UPDATE fencepost.claims AS q
                 SET client = q_client, missing = NULL, seen_until = clock_timestamp() + interval '10 seconds'
@@ -139,6 +181,11 @@ BEGIN
     holder_fence := l.fence;
     since_ms := extract(epoch FROM l.since) * 1000;
     left_ms := fencepost.left_of(l);
+    IF l.readers > 0 THEN
+        SELECT q.claimant, q.fence, extract(epoch FROM q.since) * 1000 INTO holder, holder_fence, since_ms
+        FROM fencepost.claims AS q
+        WHERE q.namespace = a_namespace AND q.name = a_name AND q.holds ORDER BY q.ticket LIMIT 1;
+    END IF;
     SELECT count(*) INTO ahead FROM (
         SELECT FROM fencepost.claims AS q
         WHERE q.namespace = a_namespace AND q.name = a_name AND NOT q.holds

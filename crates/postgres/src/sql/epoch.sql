@@ -32,10 +32,29 @@ END $$;
 CREATE FUNCTION fencepost.leave_fence() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE fencepost.state SET floor = OLD.fence WHERE floor < OLD.fence;
-    IF OLD.client IS NOT NULL THEN
-        PERFORM pg_notify('fencepost_' || OLD.client, 'l' || encode(substr(OLD.owner, 1, 8), 'hex'));
-    END IF;
+    PERFORM fencepost.tell_loss(OLD.client, OLD.owner);
+    PERFORM fencepost.evict(OLD.namespace, OLD.name);
     RETURN NULL;
+END $$;
+
+-- Tells a holder that its grant is gone.
+CREATE FUNCTION fencepost.tell_loss(client integer, owner bytea) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF client IS NOT NULL AND owner IS NOT NULL THEN
+        PERFORM pg_notify('fencepost_' || client, 'l' || encode(substr(owner, 1, 8), 'hex'));
+    END IF;
+END $$;
+
+-- Removes those who hold a lock together with others, and tells them.
+CREATE FUNCTION fencepost.evict(a_namespace text, a_name text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    c fencepost.claims;
+BEGIN
+    FOR c IN
+        DELETE FROM fencepost.claims AS q WHERE q.namespace = a_namespace AND q.name = a_name AND q.holds RETURNING q.*
+    LOOP
+        PERFORM fencepost.tell_loss(c.client, c.owner);
+    END LOOP;
 END $$;
 
 CREATE TRIGGER leave_fence AFTER DELETE ON fencepost.locks

@@ -26,8 +26,7 @@ CREATE TABLE fencepost.locks (
     tickets    bigint      NOT NULL DEFAULT 0,                -- the last place in the queue that was given out
     waiters    integer     NOT NULL DEFAULT 0,                -- rows of `claims` that wait
     readers    integer     NOT NULL DEFAULT 0,                -- rows of `claims` that hold, shared or permits
-    permits    integer,                                       -- the limit, where the name is a semaphore
-    slots      bigint[],                                      -- the last fence of each permit's slot
+    permits    integer     CHECK (permits > 0),               -- the limit, while the name is in use as a semaphore
     since      timestamptz,                                   -- when it was granted last
     -- Who holds it exclusively; all of it null while nobody does.
     owner      bytea       CHECK (octet_length(owner) = 20),
@@ -50,12 +49,12 @@ CREATE TABLE fencepost.claims (
     shared     boolean     NOT NULL DEFAULT false,
     permits    integer,                                       -- how many are wanted
     slots      integer[],                                     -- which ones are held
-    fence      bigint,
+    fence      bigint,                                        -- of one that holds
     ttl        bigint      NOT NULL CHECK (ttl > 0),
-    expires_at timestamptz,
+    expires_at timestamptz,                                   -- of one that holds
     since      timestamptz NOT NULL,
     client     integer,                                       -- hears of its turn; null for one that asks again and again
-    in_session boolean     NOT NULL DEFAULT false,            -- wants to hold for as long as its connection lives
+    in_session boolean     NOT NULL DEFAULT false,            -- holds, or wants to, for as long as its connection lives
     seen_until timestamptz NOT NULL,                          -- until when one that asks counts as alive
     missing    timestamptz,                                   -- since when it was found out of reach
     claimant   text        NOT NULL,

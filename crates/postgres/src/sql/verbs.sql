@@ -12,15 +12,18 @@ DECLARE
     answers text[] := '{}';
     answer  text;
     l       fencepost.locks;
+    c       fencepost.claims;
 BEGIN
     FOR i IN 1 .. cardinality(a_names) LOOP
         IF a_in_session THEN
             SELECT * INTO l FROM fencepost.locks AS k
             WHERE k.namespace = a_namespace AND k.name = a_names[i] AND k.owner = a_owners[i];
-            IF FOUND AND l.session = a_client AND fencepost.is_held(l) THEN
+            SELECT * INTO c FROM fencepost.claims AS q
+            WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i] AND q.holds;
+            IF l.session = a_client AND fencepost.is_held_alone(l) OR c.client = a_client AND fencepost.is_live(c) THEN
                 answers := answers || 'renewed'::text;
                 CONTINUE;
-            ELSIF FOUND THEN
+            ELSIF l.name IS NOT NULL OR c.name IS NOT NULL THEN
                 answers := answers || 'ended'::text;
                 CONTINUE;
             END IF;
@@ -37,16 +40,103 @@ BEGIN
         ELSIF FOUND THEN
             answer := 'expired';
         ELSE
-            SELECT CASE
-                WHEN k.owner = a_owners[i] THEN 'locked'
-                WHEN fencepost.is_held(k) THEN 'taken'
-                ELSE 'deleted'
-            END INTO answer
-            FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
+            answer := fencepost.renew_shared(a_namespace, a_names[i], a_owners[i], a_ttls[i], a_client);
         END IF;
         answers := answers || coalesce(answer, 'deleted');
     END LOOP;
     RETURN answers;
+END $$;
+
+-- The same for one grant that is held together with others, or not at all.
+CREATE FUNCTION fencepost.renew_shared(
+    a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_client integer
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    c fencepost.claims;
+BEGIN
+    SELECT * INTO c FROM fencepost.claims AS q
+    WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner AND q.holds
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF fencepost.is_live(c) THEN
+        UPDATE fencepost.claims AS q
+        SET ttl = a_ttl, client = a_client, expires_at = clock_timestamp() + a_ttl * interval '1 millisecond'
+        WHERE q.namespace = a_namespace AND q.name = a_name AND q.ticket = c.ticket;
+        RETURN 'renewed';
+    ELSIF c.name IS NOT NULL THEN
+        RETURN 'expired';
+    END IF;
+    RETURN (
+        SELECT CASE
+            WHEN k.owner = a_owner OR EXISTS (
+                SELECT FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner AND q.holds
+            ) THEN 'locked'
+            WHEN fencepost.is_held(k) THEN 'taken'
+            ELSE 'deleted'
+        END
+        FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name
+    );
+END $$;
+
+-- Makes a writer a reader with the same fence, and lets the readers that wait next in. Answers as `renew`.
+CREATE FUNCTION fencepost.downgrade(
+    a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_client integer, a_in_session boolean
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    l fencepost.locks;
+BEGIN
+    l := fencepost.locked_row(a_namespace, a_name);
+    IF l.owner = a_owner AND fencepost.is_held_alone(l) AND (NOT a_in_session OR l.session = a_client) THEN
+        INSERT INTO fencepost.claims
+            (namespace, name, ticket, owner, holds, shared, fence, ttl, expires_at, since, client, in_session, seen_until,
+             claimant)
+        VALUES (a_namespace, a_name, l.tickets + 1, a_owner, true, true, l.fence, a_ttl,
+                fencepost.end_of(a_ttl, l.session), l.since, a_client, a_in_session, clock_timestamp(), l.claimant);
+        UPDATE fencepost.locks AS k
+        SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL,
+            tickets = k.tickets + 1, readers = k.readers + 1
+        WHERE k.namespace = a_namespace AND k.name = a_name
+        RETURNING k.* INTO l;
+        PERFORM fencepost.serve(l);
+        RETURN 'renewed';
+    END IF;
+    RETURN (fencepost.renew(a_namespace, ARRAY[a_name], ARRAY[a_owner], ARRAY[a_ttl], a_client, a_in_session))[1];
+END $$;
+
+-- Sets the limit of a semaphore that is in use. Who waits for more than that is told to ask again.
+--
+-- outcome   'resized', with the former limit; 'free' (nobody uses it, nothing was changed), 'lock' (it is in use as one)
+CREATE FUNCTION fencepost.resize(a_namespace text, a_name text, a_of integer, OUT outcome text, OUT former integer)
+LANGUAGE plpgsql AS $$
+DECLARE
+    l fencepost.locks;
+    c fencepost.claims;
+BEGIN
+    l := fencepost.locked_row(a_namespace, a_name);
+    outcome := CASE
+        WHEN l.name IS NULL OR l.waiters = 0 AND NOT fencepost.is_held(l) THEN 'free'
+        WHEN l.permits IS NULL THEN 'lock'
+        ELSE 'resized'
+    END;
+    IF outcome <> 'resized' THEN
+        RETURN;
+    END IF;
+    former := l.permits;
+    FOR c IN
+        DELETE FROM fencepost.claims AS q
+        WHERE q.namespace = a_namespace AND q.name = a_name AND NOT q.holds AND q.permits > a_of
+        RETURNING q.*
+    LOOP
+        IF c.client IS NOT NULL THEN
+            PERFORM pg_notify('fencepost_' || c.client, 'g' || encode(substr(c.owner, 1, 8), 'hex'));
+        END IF;
+    END LOOP;
+    UPDATE fencepost.locks AS k
+    SET permits = a_of, waiters = (SELECT count(*) FROM fencepost.claims AS q
+                                   WHERE q.namespace = a_namespace AND q.name = a_name AND NOT q.holds)
+    WHERE k.namespace = a_namespace AND k.name = a_name
+    RETURNING k.* INTO l;
+    PERFORM fencepost.serve(l);
 END $$;
 
 -- Gives back what is recorded under an owner, the lock or the place in its queue, and hands the lock on.
@@ -85,39 +175,45 @@ BEGIN
     DELETE FROM fencepost.claims AS q
     WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner RETURNING q.* INTO c;
     IF c.ticket IS NOT NULL THEN
-        UPDATE fencepost.locks AS k SET waiters = greatest(k.waiters - 1, 0)
-        WHERE k.namespace = a_namespace AND k.name = a_name;
+        UPDATE fencepost.locks AS k
+        SET waiters = greatest(k.waiters - (NOT c.holds)::integer, 0), readers = greatest(k.readers - c.holds::integer, 0)
+        WHERE k.namespace = a_namespace AND k.name = a_name
+        RETURNING k.* INTO l;
+        PERFORM fencepost.serve(l); -- also those who waited only for one that waited
         RETURN 'released';
     END IF;
     RETURN CASE WHEN held THEN 'other' ELSE 'expired' END;
 END $$;
 
--- Hands a lock on whose lease has run out. Answers for how many milliseconds it is held yet; null when nobody holds it.
+-- Hands a lock on whose leases have run out, or one of them. Answers for how many milliseconds it is held yet; null when nobody holds it.
 CREATE FUNCTION fencepost.settle(a_namespace text, a_name text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     l fencepost.locks;
 BEGIN
     SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name;
-    IF l.waiters > 0 AND NOT fencepost.is_held(l)
+    IF l.waiters > 0 AND NOT fencepost.is_held_alone(l)
         OR l.session IS NULL AND l.expires_at > clock_timestamp() + l.ttl * interval '1 millisecond'
     THEN
         l := fencepost.locked_row(a_namespace, a_name);
-        IF l.name IS NOT NULL AND NOT fencepost.is_held(l) THEN
+        IF l.owner IS NULL THEN
+            l := fencepost.serve(l);
+        ELSIF NOT fencepost.is_held_alone(l) THEN
             l := fencepost.pass_on(l);
         END IF;
     END IF;
     RETURN fencepost.left_of(l);
 END $$;
 
--- Takes a lock from its holder and tells him. Waiters keep their places, and the first one gets it.
+-- Takes a lock from all who hold it and tells them. Waiters keep their places, and the first ones get it.
 --
--- outcome   'broken', 'free' (nobody held it), 'fence' (held with another fence than the one named)
+-- outcome   'broken', with the first holder; 'free' (nobody held it), 'fence' (held with another fence than the one named)
 CREATE FUNCTION fencepost.force(
     a_namespace text, a_name text, a_fence bigint,
     OUT outcome text, OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     l fencepost.locks;
+    c fencepost.claims;
 BEGIN
     l := fencepost.locked_row(a_namespace, a_name);
     IF l.name IS NULL OR NOT fencepost.is_held(l) THEN
@@ -128,15 +224,21 @@ BEGIN
     holder_fence := l.fence;
     since_ms := extract(epoch FROM l.since) * 1000;
     left_ms := fencepost.left_of(l);
-    IF a_fence IS NOT NULL AND a_fence <> l.fence THEN
+    IF l.readers > 0 THEN
+        SELECT q.claimant, q.fence, extract(epoch FROM q.since) * 1000 INTO holder, holder_fence, since_ms
+        FROM fencepost.claims AS q
+        WHERE q.namespace = a_namespace AND q.name = a_name AND q.holds ORDER BY q.ticket LIMIT 1;
+    END IF;
+    IF a_fence IS NOT NULL AND a_fence <> holder_fence THEN
         outcome := 'fence';
         RETURN;
     END IF;
     outcome := 'broken';
+    PERFORM fencepost.tell_loss(l.client, l.owner);
+    PERFORM fencepost.evict(a_namespace, a_name);
+    UPDATE fencepost.locks AS k SET readers = 0 WHERE k.namespace = a_namespace AND k.name = a_name AND k.readers > 0;
+    l.readers := 0;
     PERFORM fencepost.pass_on(l);
-    IF l.client IS NOT NULL THEN
-        PERFORM pg_notify('fencepost_' || l.client, 'l' || encode(substr(l.owner, 1, 8), 'hex'));
-    END IF;
 END $$;
 
 -- Says that waiters are alive, and where they hear of their turn.
@@ -150,8 +252,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- What became of claims, without a write: 'held', 'queued' (behind somebody who holds), 'free' (queued, and nobody holds),
--- 'taken' (another holds), 'gone' (nobody does); and for how long their locks are held yet.
+-- What became of claims, without a write: 'held', 'queued' (behind somebody who holds), 'free' (queued, and nobody holds, or one of
+-- several holds no more), 'taken' (another holds), 'gone' (nobody does); and for how long their locks are held yet.
 CREATE FUNCTION fencepost.look(
     a_namespace text, a_names text[], a_owners bytea[], OUT place bigint, OUT became text, OUT left_ms bigint
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
@@ -167,8 +269,14 @@ BEGIN
         became := CASE
             WHEN l.owner = a_owners[i] AND held THEN 'held'
             WHEN EXISTS (SELECT FROM fencepost.claims AS q
+                         WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i]
+                           AND fencepost.is_live(q)) THEN 'held'
+            WHEN EXISTS (SELECT FROM fencepost.claims AS q
                          WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i])
-                THEN CASE WHEN held THEN 'queued' ELSE 'free' END
+                THEN CASE WHEN held AND NOT EXISTS (
+                    SELECT FROM fencepost.claims AS q
+                    WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.holds AND NOT fencepost.is_live(q)
+                ) THEN 'queued' ELSE 'free' END
             WHEN held THEN 'taken'
             ELSE 'gone'
         END;

@@ -7,6 +7,7 @@ mod connections;
 mod failover;
 mod faults;
 mod fenced;
+mod holding;
 mod opening;
 mod pooler;
 mod rows;

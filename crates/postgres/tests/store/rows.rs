@@ -145,11 +145,11 @@ async fn r1_a_row_that_somebody_else_has_locked_stops_no_other_renewal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn c2_a_row_that_stays_locked_is_unavailable_and_not_busy() {
     let server = migrated(&[]).await;
-    let store = super::open(&format!("{}?timeout=400ms", server.url("postgres"))).await.unwrap();
+    let store = client(&server).await; // it waits for a row for 2.25 s, and for an answer for 3 s
     let holder = claim("x", TTL);
     granted(&store, &holder).await;
     store.release(&holder.holding).await.unwrap();
-    let holding = lock_row(&server, "x", 1.5);
+    let holding = lock_row(&server, "x", 5.0);
     row_is_locked(&server).await;
     let error = store.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::No), "{error}");

@@ -265,7 +265,16 @@ impl PostgresStore {
         let name = &only_one(holding)?.name;
         let (room, statement) = (&self.room, &self.room.link.statements.release);
         let owner = holding.owner.as_bytes().as_slice();
-        let answer = room.link.call(statement, &[&room.namespace.as_str(), &name.as_str(), &owner]).await;
+        let with: [Parameter<'_>; 3] = [&room.namespace.as_str(), &name.as_str(), &owner];
+        // Behind the claim, on the connection where that was sent: one that was dropped half way is never applied later than
+        // its release.
+        let answer = match room.session().filter(|_| room.in_session) {
+            None => room.link.call(statement, &with).await,
+            Some(session) => match room.link.send(&session, statement, &with).await {
+                Err(_) if session.is_closed() => room.link.call(statement, &with).await,
+                answer => answer,
+            },
+        };
         let answer =
             answer.and_then(|rows| match rows.first().and_then(|row| row.try_get::<_, String>(0).ok()).as_deref() {
                 Some("released") => Ok(Release::Released),

@@ -57,6 +57,7 @@ mod cell;
 mod cleaner;
 mod client;
 mod election;
+mod fenced_by;
 pub mod hold;
 mod latch;
 mod lease;
@@ -92,6 +93,7 @@ pub use fencepost_patterns as patterns;
 pub use crate::{
     cell::{Cell, Edit, MOST_CONFLICTS, Update},
     election::{Campaign, Election, Leader, Leadership, Observer},
+    fenced_by::{FencedBy, FencedByRequest, OrderedLease},
     latch::{Barrier, LONGEST_PARTY, Latch, MOST_PARTIES, Passage},
     lease::{Lease, RELEASE_WITHIN},
     locks::{Locks, LocksBuilder},

@@ -6,6 +6,7 @@
 mod barriers;
 mod blocking;
 mod cleaning;
+mod fenced_by;
 mod guards;
 mod ledger;
 mod members;

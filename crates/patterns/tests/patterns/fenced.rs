@@ -1,8 +1,8 @@
 //! Resources that check fences: by hand, and by eight processes that are killed and robbed of their lock.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{any::Any, collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
-use fencepost::{Acquired, Fence, LockName, Locks};
+use fencepost::{Acquired, Attempt, Correctness, ErrorKind, Fence, FencedBy, LockName, Locks};
 use fencepost_patterns::fenced::{
     DirectoryObjects, FencedDirectory, FencedFile, FencedKeys, FencedObject, Object, Objects, Put, Refused, Tag,
 };
@@ -116,6 +116,8 @@ pub(crate) async fn refuses_what_is_late(place: Place) {
 pub(crate) struct Job {
     place: Place,
     locks: String,
+    /// Where fences come from, when not from the locks.
+    issuer: Option<String>,
     worker: u32,
     log: PathBuf,
 }
@@ -125,15 +127,15 @@ const LINES: usize = 20;
 
 impl Job {
     pub(crate) async fn work(self) {
-        let locks = Locks::open(&self.locks).await.unwrap().fenced().unwrap();
+        let locks = Source::open(&self.locks, self.issuer.as_deref()).await;
         let mut resource = Resource::at(&self.place).await;
         let mut line = 0;
         while line < LINES {
-            let Acquired(lease) = locks.lock("x").acquire().await.unwrap() else { panic!("busy without a limit") };
-            let Ok(before) = resource.advance(lease.fence()).await else { continue };
+            let Some((fence, _lease)) = locks.take().await else { continue };
+            let Ok(before) = resource.advance(fence).await else { continue };
             tokio::time::sleep(Duration::from_millis(line as u64 % 4)).await; // in which the lock is taken from it
             let added = format!("{before}{} {line}\n", self.worker);
-            if resource.write(lease.fence(), &added).await.is_ok() {
+            if resource.write(fence, &added).await.is_ok() {
                 note(&self.log, &format!("{} {line}", self.worker));
                 line += 1;
             }
@@ -141,13 +143,57 @@ impl Job {
     }
 }
 
-/// Nothing that was acknowledged is lost or there twice, and of what was not there is at most one line of each that was killed.
+/// Where a lock and its fence come from.
+enum Source {
+    One(Locks<Correctness>),
+    Two(FencedBy),
+}
+
+impl Source {
+    async fn open(locks: &str, issuer: Option<&str>) -> Self {
+        let locks = Locks::open(locks).await.unwrap();
+        match issuer {
+            None => Self::One(locks.fenced().unwrap()),
+            Some(issuer) => {
+                let issuer = Locks::open(issuer).await.unwrap().fenced().unwrap();
+                Self::Two(locks.for_efficiency().fenced_by(&issuer).unwrap())
+            }
+        }
+    }
+
+    /// The fence, and what gives the lock back; `None` when the lease was lost before there was one.
+    async fn take(&self) -> Option<(Fence, Box<dyn Any + Send>)> {
+        match self {
+            Self::One(locks) => match locks.lock("x").acquire().await.unwrap() {
+                Acquired(lease) => Some((lease.fence(), Box::new(lease))),
+                Attempt::Busy(busy) => panic!("busy without a limit: {busy:?}"),
+            },
+            Self::Two(locks) => match locks.lock("x").acquire().await {
+                Ok(Acquired(lease)) => Some((lease.fence(), Box::new(lease))),
+                Ok(Attempt::Busy(busy)) => panic!("busy without a limit: {busy:?}"),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error}");
+                    None
+                }
+            },
+        }
+    }
+}
+
+/// Under locks of a directory.
 pub(crate) fn loses_nothing(place: &Place) {
     let directory = tempfile::tempdir().unwrap();
-    let (locks, log) = (format!("file:{}/locks", directory.path().display()), directory.path().join("log"));
+    loses_nothing_by(place, &format!("file:{}/locks", directory.path().display()), None);
+}
+
+/// Under locks that are broken again and again: nothing that was acknowledged is lost or there twice, and of what was not there is
+/// at most one line of each that was killed.
+pub(crate) fn loses_nothing_by(place: &Place, locks: &str, issuer: Option<&str>) {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let breaking = runtime.spawn({
-        let locks = locks.clone();
+        let locks = locks.to_owned();
         async move {
             let locks = Locks::open(&locks).await.unwrap();
             loop {
@@ -156,8 +202,10 @@ pub(crate) fn loses_nothing(place: &Place) {
             }
         }
     });
-    let job =
-        |worker| processes::Job::Fenced(Job { place: place.clone(), locks: locks.clone(), worker, log: log.clone() });
+    let job = |worker| {
+        let (place, locks, issuer) = (place.clone(), locks.to_owned(), issuer.map(str::to_owned));
+        processes::Job::Fenced(Job { place, locks, issuer, worker, log: log.clone() })
+    };
     eight_of_which_two_are_killed(job, 10, || lines(&log).len());
     breaking.abort();
     let (written, noted) = runtime.block_on(async {

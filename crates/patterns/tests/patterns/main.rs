@@ -4,8 +4,10 @@
 mod atomic;
 mod claims;
 mod database;
+mod examples;
 mod fenced;
 mod fenced_http;
+mod hybrid;
 mod processes;
 mod rates;
 mod requests;

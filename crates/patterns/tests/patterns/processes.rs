@@ -55,6 +55,11 @@ impl Running {
         self.0.wait().unwrap();
     }
 
+    /// A process that has failed makes no progress, and the test would wait for it in vain.
+    fn has_not_failed(&mut self) {
+        assert!(self.0.try_wait().unwrap().is_none_or(|status| status.success()), "a process failed");
+    }
+
     pub(crate) fn ended(mut self) {
         for _ in 0..LONG.as_millis() / 10 {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -79,7 +84,10 @@ pub(crate) fn eight_of_which_two_are_killed(job: impl Fn(u32) -> Job, step: usiz
     let mut all: Vec<_> = (0..8).map(|number| start(&job(number))).collect();
     for _ in 0..2 {
         let before = progress();
-        eventually(|| progress() >= before + step);
+        eventually(|| {
+            all.iter_mut().for_each(Running::has_not_failed);
+            progress() >= before + step
+        });
         all.remove(0).kill();
     }
     all.into_iter().for_each(Running::ended);

@@ -84,6 +84,18 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("fenced_http::f1_no_newer_token_is_seen_while_a_request_is_at_work"),
     },
     Bug {
+        name: "fenced: a lease that ended before its fence was drawn gets it all the same",
+        rule: "F2",
+        file: "crates/fencepost/src/fenced_by.rs",
+        find: "        let fence = lease.run(draw(&cell)).await??;\n        lease.check()?;",
+        replace: "        let fence = draw(&cell).await?;\n        let _ = || lease.check();",
+        test: Test {
+            package: "fencepost",
+            target: &["--test", "client"],
+            name: "fenced_by::a_lease_that_ended_before_its_fence_was_drawn_is_none",
+        },
+    },
+    Bug {
         name: "atomic: a script sets without comparing the old value",
         rule: "atomic",
         file: "crates/patterns/src/scripts/compare_and_set.lua",

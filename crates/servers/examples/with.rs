@@ -38,8 +38,8 @@ fn started(what: &str) -> Option<(Box<dyn Any>, String)> {
         "cluster" => kept(ClusterSet::start(), ClusterSet::url),
         "redlock" => kept([(); 5].map(|()| RedisServer::start()), |servers| {
             let hosts = servers.each_ref().map(|server| server.address().to_string());
-            // They have just started, and forget nothing.
-            format!("redlock://{}?restart_guard=0", hosts.join(","))
+            // They have just started, forget nothing, and share the processors with the command.
+            format!("redlock://{}?restart_guard=0&node_timeout=1s", hosts.join(","))
         }),
         "etcd" => kept(EtcdCluster::start(1), EtcdCluster::url),
         "zookeeper" => kept(ZooKeeperServer::start(), ZooKeeperServer::url),

@@ -54,7 +54,11 @@ impl Cluster {
     ) -> Vec<Result<Kept, Failure>> {
         let sent = match link {
             Some(link) => {
-                let commands = batch.iter().map(|(keys, arguments)| script.by_hash(keys, arguments));
+                // The first one with the script's text: a node that does not know it yet would refuse them all.
+                let commands = batch.iter().enumerate().map(|(place, (keys, arguments))| match place {
+                    0 => script.by_text(keys, arguments),
+                    _ => script.by_hash(keys, arguments),
+                });
                 link.send_all(commands.collect(), Care::Keep).await.ok()
             }
             None => None,

@@ -10,8 +10,8 @@
 //! may have forgotten a promise is not counted before every such promise is over, whatever it was told since.
 //!
 //! What a renewal may not do is bring back what was given up (O2). So a lease that is given back while its renewal is under
-//! way is marked, and nothing of it is put back. A release by another process, or a put-back that arrives long after it was given up
-//! for lost, can leave records at a minority: until the next renewal finds the lease gone, or for one TTL.
+//! way is marked, and nothing of it is put back. A release by another process, or a put-back that arrives long after it
+//! was given up for lost, can leave records at a minority: until the next renewal finds the lease gone, or for one TTL.
 
 use std::{
     collections::HashMap,

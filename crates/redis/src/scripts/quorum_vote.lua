@@ -1,6 +1,6 @@
 
--- What the scripts of a lock by majority know of votes. This text stands behind the queue's. A vote is a lock that was handed over
--- and not confirmed yet: it ends by itself after a second, and is known by "held since 0".
+-- What the scripts of a lock by majority know of votes. This text stands behind holders.lua. A vote is a lock that was
+-- handed over and not confirmed yet: it ends by itself after a second, and is known by "held since 0".
 
 -- The vote that a held lock's record is; nil when it is a grant.
 local function vote_in(lock)

@@ -12,8 +12,8 @@ const CLAIMS: usize = 32;
 const RELEASES: usize = 32;
 /// Waiters that ask one server for their places again, after they lost them all at once.
 pub(super) const PLACES: usize = 32;
-/// Renewals of many leases each.
-pub(super) const RENEWALS: usize = 4;
+/// Batches of renewals, of many leases each: ten thousand leases are four of these rounds.
+pub(super) const RENEWALS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Crowd {

@@ -500,6 +500,26 @@ async fn w2_a_thousand_waiters_of_one_client_come_and_go_within_the_limit_of_eac
     eventually(SOON, "nothing is left", || keys(&servers).is_empty()).await;
 }
 
+/// Who is under way meets the limit of servers that are silent; who stands in line has not begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn w2_who_stands_in_line_meets_no_limit() {
+    let servers = servers(5);
+    let store = open(&url(&servers, "node_timeout=1s&restart_guard=0")).await.unwrap();
+    assert!(is_granted(&once(&store, &claim("warm-up", LONG)).await));
+    servers.iter().for_each(RedisServer::freeze);
+    let mut claiming = JoinSet::new();
+    for number in 0..1_000 {
+        let store = store.clone();
+        claiming.spawn(async move { store.claim(&claim(&format!("{number}"), LONG), Patience::Once).await });
+    }
+    let first = within(SOON * 2, "the limit", claiming.join_next()).await.unwrap().unwrap();
+    servers.iter().for_each(RedisServer::thaw);
+    assert_eq!(first.unwrap_err().kind(), ErrorKind::Unavailable);
+    let rest = within(SOON * 4, "all are answered", claiming.join_all()).await;
+    let failed = rest.iter().filter(|claimed| !is_granted(claimed)).count();
+    assert!(failed < 300, "{failed} of those who came in one moment failed for the silence that met the first");
+}
+
 /// What a hand-over costs does not depend on how many wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn w2_a_hand_over_costs_the_same_for_any_number_of_waiters() {

@@ -105,7 +105,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/crowd.rs",
         find: "const CLAIMS: usize = 32;",
         replace: "const CLAIMS: usize = 100_000;",
-        test: store("redlock::w2_a_thousand_waiters_of_one_client_come_and_go_within_the_limit_of_each_server"),
+        test: store("redlock::w2_who_stands_in_line_meets_no_limit"),
     },
     Bug {
         name: "redlock: the closing of the store is bridged like an outage",

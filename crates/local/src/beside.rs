@@ -1,6 +1,10 @@
 //! Holding a lock beside others: what a reader, or one who wants permits, does with the [seats](crate::seats).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use fencepost_core::{
     claim::{Busy, Claim, Grant, Mode},
@@ -51,7 +55,20 @@ enum Use {
     Semaphore { of: u32 },
 }
 
+/// The turns of this store's own tasks, a few locks sharing one. A thousand readers that come at once would otherwise find
+/// each other at the gate again and again, and some of them take it for stuck.
+#[derive(Debug, Default)]
+pub(crate) struct Gates([tokio::sync::Mutex<()>; 16]);
+
 impl Shared {
+    /// Waits for the turn among this store's own tasks, first come first served. Cancel safe.
+    pub(crate) async fn turn_at_gate(&self, place: &Place) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        place.file.hash(&mut hasher);
+        let Gates(gates) = &self.gates;
+        gates[hasher.finish() as usize % gates.len()].lock().await
+    }
+
     /// Tries for one who has not waited.
     pub(crate) fn newcomer_beside(self: &Arc<Self>, claim: &Claim, place: &Place) -> Outcome<Attempt> {
         match self.sit(claim, place, Comes::New)? {

@@ -33,7 +33,9 @@ use rustix::io::Errno;
 use tokio::sync::watch;
 
 use crate::{
-    STORE, capabilities,
+    STORE,
+    beside::Gates,
+    capabilities,
     config::DirectoryConfig,
     directory::Directory,
     encode::Place,
@@ -74,6 +76,7 @@ impl DirectoryStore {
             watch_is_due: AtomicBool::new(false),
             last_claimant: Mutex::default(),
             reporter: OnceLock::new(),
+            gates: Default::default(),
             closed: watch::Sender::new(false),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -186,6 +189,7 @@ pub(crate) struct Shared {
     /// The last claimant and its JSON: a client mostly claims as the same one.
     last_claimant: Mutex<Option<Written>>,
     reporter: OnceLock<LossReporter>,
+    pub(crate) gates: Gates,
     pub(crate) closed: watch::Sender<bool>,
 }
 
@@ -270,11 +274,14 @@ impl Shared {
             return Ok(Claimed::Queued(Busy { holder, ahead, ..Busy::default() }));
         }
         let mode = claim.holding.wants()[0].mode;
-        let tried = self.persist(|| match mode {
-            Mode::Exclusive => self.newcomer(claim, place),
-            Mode::Shared | Mode::Permits { .. } => self.newcomer_beside(claim, place),
-        });
-        let busy = match tried.await? {
+        let tried = match mode {
+            Mode::Exclusive => self.persist(|| self.newcomer(claim, place)).await,
+            Mode::Shared | Mode::Permits { .. } => {
+                let _turn = self.turn_at_gate(place).await;
+                self.persist(|| self.newcomer_beside(claim, place)).await
+            }
+        };
+        let busy = match tried? {
             Attempt::Granted(grant) => return Ok(Claimed::Granted(grant)),
             Attempt::Refused(busy) if patience == Patience::Once => return Ok(Claimed::Busy(busy)),
             Attempt::Refused(busy) => busy,

@@ -109,7 +109,10 @@ async fn at_head(shared: &Arc<Shared>, claim: &Claim, place: &Place) -> Outcome<
                 return Ok(None);
             }
             if !alone {
-                match shared.persist(|| shared.sit(claim, place, Comes::FromTheQueue)).await? {
+                let turn = shared.turn_at_gate(place).await;
+                let tried = shared.persist(|| shared.sit(claim, place, Comes::FromTheQueue)).await?;
+                drop(turn);
+                match tried {
                     Tried::Busy(_) => continue,
                     Tried::Seated(Seated { seat, inode, grant, removals }) => {
                         let keeps = Keeps::Beside(seat);

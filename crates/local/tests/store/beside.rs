@@ -221,3 +221,17 @@ async fn who_still_sits_at_a_removed_file_is_in_nobodys_way() {
     other.release(&beside.holding).await.unwrap();
     granted(&other, &writer).await;
 }
+
+/// They meet at the gate, and none of them may take it for stuck.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_readers_that_come_at_once_are_all_let_in() {
+    let scene = Scene::new();
+    let stores = [scene.store(), scene.store()];
+    let mut coming = tokio::task::JoinSet::new();
+    for number in 0..300 {
+        let store = Arc::clone(&stores[number % 2]);
+        coming.spawn(async move { granted(&store, &reader()).await });
+    }
+    assert_eq!(within(coming.join_all()).await.len(), 300);
+    assert_eq!(stores[0].inspect(None).await.unwrap()[0].holders.len(), 300);
+}

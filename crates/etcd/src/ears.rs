@@ -29,6 +29,7 @@ use crate::{
         WatchRequest, WatchResponse, exactly, revision,
     },
     failure::{Failure, Sort},
+    late::Late,
     ledger::Ledger,
     link::{Connection, Link, MAX_ANSWER},
 };
@@ -59,10 +60,6 @@ enum Command {
         from: i64,
         listener: Listener,
     },
-    Holding {
-        owner: Owner,
-        key: Arc<[u8]>,
-    },
     Forget {
         id: u64,
     },
@@ -80,6 +77,7 @@ enum Command {
 #[derive(Debug)]
 pub(crate) struct Ears {
     commands: mpsc::UnboundedSender<Command>,
+    late: Arc<Late>,
     ids: AtomicU64,
 }
 
@@ -107,6 +105,7 @@ impl Drop for Watching<'_> {
 impl Ears {
     pub(crate) fn open(link: Arc<Link>, ledger: Arc<Ledger>, clock: Arc<dyn Clock>) -> Self {
         let (commands, heard) = mpsc::unbounded_channel();
+        let late = Arc::new(Late::default());
         let listening = Listening {
             link,
             ledger,
@@ -114,12 +113,13 @@ impl Ears {
             back: commands.downgrade(),
             watches: BTreeMap::new(),
             holders: HashMap::new(),
-            late: VecDeque::new(),
+            late: late.clone(),
+            next_look: None,
             next_holder: 0,
             stream: None,
         };
         tokio::spawn(listening.run(heard));
-        Self { commands, ids: AtomicU64::new(FIRST_WAITER) }
+        Self { commands, late, ids: AtomicU64::new(FIRST_WAITER) }
     }
 
     /// A waiter listens for the deletion of the claim before its own, from this revision on.
@@ -129,14 +129,16 @@ impl Ears {
         Watching { ears: self, id, bell }
     }
 
-    /// A holder shall hear of whatever happens to its own claim (L4).
-    pub(crate) fn holding(&self, owner: Owner, key: Arc<[u8]>) {
-        self.tell(Command::Holding { owner, key });
+    /// A holder since `now` shall hear of whatever happens to its own claim (L4).
+    pub(crate) fn holding(&self, owner: Owner, key: Arc<[u8]>, now: Moment) {
+        self.late.add(owner, now.after(LATE), key);
     }
 
     /// It holds no more, or is giving back.
     pub(crate) fn not_holding(&self, owner: Owner) {
-        self.tell(Command::ForgetHolder { owner });
+        if !self.late.remove(&owner) {
+            self.tell(Command::ForgetHolder { owner });
+        }
     }
 
     fn tell(&self, command: Command) {
@@ -153,8 +155,9 @@ struct Listening {
     back: mpsc::WeakUnboundedSender<Command>,
     watches: BTreeMap<u64, Watch>,
     holders: HashMap<Owner, u64>,
-    /// Holders whose watch has not begun yet, in the order in which it will.
-    late: VecDeque<(Moment, Owner, Arc<[u8]>)>,
+    late: Arc<Late>,
+    /// When to look among the late ones, while there are any.
+    next_look: Option<Moment>,
     next_holder: u64,
     stream: Option<Stream>,
 }
@@ -203,6 +206,8 @@ enum Heard {
     Command(Option<Command>),
     Answer(Result<Option<WatchResponse>, Status>),
     LinkLeft,
+    /// There are late ones now.
+    Late,
     Due,
 }
 
@@ -230,32 +235,36 @@ impl Listening {
                 Heard::Answer(Ok(Some(answer))) => self.answered(answer),
                 Heard::Answer(ended) => self.stream_ended(ended.err()),
                 Heard::LinkLeft => self.stream_ended(None),
-                Heard::Due => {}
+                Heard::Late => self.next_look = Some(self.clock.now().after(LATE)),
+                Heard::Due => self.begin_what_is_due(),
             }
-            self.begin_what_is_due();
         }
     }
 
     async fn hear(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) -> Heard {
-        let due = self.late.front().map_or(Moment::END, |(at, ..)| *at);
-        let due = async {
-            if due < Moment::END {
-                self.clock.sleep_until(due).await;
-            } else {
-                std::future::pending::<()>().await;
+        let late = async {
+            match self.next_look {
+                Some(moment) => {
+                    self.clock.sleep_until(moment).await;
+                    Heard::Due
+                }
+                None => {
+                    self.late.begun().await;
+                    Heard::Late
+                }
             }
         };
         let Some(stream) = &mut self.stream else {
             return tokio::select! {
                 command = commands.recv() => Heard::Command(command),
-                () = due => Heard::Due,
+                heard = late => heard,
             };
         };
         tokio::select! {
             command = commands.recv() => Heard::Command(command),
             answer = stream.answers.message() => Heard::Answer(answer),
             () = self.link.left(stream.generation) => Heard::LinkLeft,
-            () = due => Heard::Due,
+            heard = late => heard,
         }
     }
 
@@ -316,7 +325,6 @@ impl Listening {
         match command {
             Command::Watch { id, key, from, listener } => self.watch(id, Watch { key, from, listener, number: None }),
             Command::Forget { id } => self.forget(id),
-            Command::Holding { owner, key } => self.late.push_back((self.clock.now().after(LATE), owner, key)),
             Command::ForgetHolder { owner } => {
                 if let Some(id) = self.holders.remove(&owner) {
                     self.forget(id);
@@ -348,11 +356,10 @@ impl Listening {
 
     /// Watches the keys of those who still hold.
     fn begin_what_is_due(&mut self) {
-        while let Some((at, ..)) = self.late.front() {
-            if *at > self.clock.now() {
-                return;
-            }
-            let Some((_, owner, key)) = self.late.pop_front() else { return };
+        let now = self.clock.now();
+        let due = self.late.due(now);
+        self.next_look = due.others.then(|| now.after(LATE));
+        for (owner, key) in due.holders {
             let Some(seen) = self.ledger.seen_at(&owner) else { continue };
             self.next_holder += 1;
             let id = self.next_holder;

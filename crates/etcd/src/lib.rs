@@ -13,7 +13,7 @@
 //! - *Holder died*: free when its session ends, which is after the TTL and up to a second. So is the place of a waiter
 //!   whose process died. A waiter that is called and does not come within 3 s, though its process lives, is passed over.
 //! - *Deleted by hand, broken by force, lease revoked*: the holder hears at once, by a watch on its own key that begins
-//!   50 ms after the grant and looks back to it.
+//!   50 to 100 ms after the grant and looks back to it.
 //! - *Stray keys* below a lock's prefix neither block nor count.
 //! - *Expiry* is judged by the leader's clock alone, by spans and not by the time of day. A new leader gives every lease
 //!   its whole TTL anew.
@@ -54,6 +54,7 @@ mod ears;
 mod failure;
 mod guard;
 mod keys;
+mod late;
 mod ledger;
 mod link;
 mod queue;

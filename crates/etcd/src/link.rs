@@ -34,6 +34,10 @@ use crate::{
     failure::{Failure, Sort},
 };
 
+/// Between two looks whether a quiet connection is alive. Members close one that asks more often than every five seconds
+/// (`--grpc-keepalive-min-time`), as they do with one that floods them.
+const PING_EVERY: Duration = Duration::from_secs(6);
+
 /// Answers may be as large as a long listing is.
 pub(crate) const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
@@ -114,7 +118,7 @@ impl Link {
             let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
                 .map_err(unusable)?
                 .connect_timeout(config.connect_timeout)
-                .http2_keep_alive_interval(config.timeout / 2)
+                .http2_keep_alive_interval(PING_EVERY)
                 .keep_alive_timeout(config.timeout)
                 .keep_alive_while_idle(false)
                 .tcp_nodelay(true);

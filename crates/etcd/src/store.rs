@@ -135,7 +135,7 @@ impl EtcdStore {
         if own.lease != session.id || !self.queue.ledger.hold(claim.owner(), until, own.create_revision, seen) {
             return Err(Failure::session_lost());
         }
-        self.ears.holding(*claim.owner(), own.key.as_slice().into());
+        self.ears.holding(*claim.owner(), own.key.as_slice().into(), self.clock.now());
         Ok(Grant::new(counted_from, Some(ttl), record::fence(own)))
     }
 

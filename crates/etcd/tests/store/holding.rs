@@ -252,3 +252,24 @@ async fn closing_reaches_a_waiter_in_whatever_moment() {
         assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     }
 }
+
+/// Members close a connection that asks for signs of life more often than they allow.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_connection_lasts() {
+    let cluster = EtcdCluster::start(1);
+    let (a, b) = (client(&cluster).await, client(&cluster).await);
+    take(&a, "x", TTL * 4).await;
+    let turn = queue(&b, &claim("x", TTL * 4)).await;
+    let to = format!(":{:04X}", cluster.address(0).port());
+    let connections = || {
+        let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let ours = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let ours = ours.filter(|fields| fields.get(2).is_some_and(|peer| peer.ends_with(&to)) && fields[3] == "01");
+        ours.map(|fields| fields[1].to_owned()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = connections();
+    assert!(before.len() >= 2, "{before:?}");
+    sleep(&BootClock, ms(16_000)).await;
+    assert_eq!(connections(), before);
+    turn.abort();
+}

@@ -21,6 +21,8 @@ pub async fn opposite_orders_do_not_deadlock(site: &dyn Site) -> Verdict {
                 let names = if task % 2 == 0 { ["a", "b", "c"] } else { ["c", "b", "a"] };
                 let mut several = held(locks.several(names).ttl(LONG).acquire().await);
                 several.check().expect("all are held");
+                // Everybody else gets into a queue meanwhile, from either end of the names.
+                tokio::time::sleep(ms(2)).await;
                 let answers = several.release().await.expect("a release");
                 assert!(answers.iter().all(|(_, answer)| *answer == Release::Released), "{answers:?}");
             }

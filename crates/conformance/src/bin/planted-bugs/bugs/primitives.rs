@@ -33,8 +33,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "one permit passes a waiter for two",
         rule: "W3",
         file: LEDGER,
-        find: "want.name == *name && want.mode != Mode::Shared) {",
-        replace: "want.name == *name && want.mode == Mode::Exclusive) {",
+        find: "if earlier.any(|party| conflict(&party.holding, want)) {",
+        replace: "if !matches!(want.mode, Mode::Permits { .. }) && earlier.any(|party| conflict(&party.holding, want)) {",
         test: suite("memory::w3_one_that_waits_for_two_is_not_passed"),
     },
     Bug {

@@ -101,7 +101,9 @@ pub(crate) struct Measure {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Measurement {
+    /// What a Sentinel failover loses of what was answered
     Failover,
+    /// The stores side by side, and how long no lock can be had while a leader dies
     Cost,
 }
 
@@ -266,7 +268,7 @@ fn measure(global: &Global, verb: &Measure) -> Result<Ending, Ending> {
         };
         tokio::select! {
             done = work => done.map_err(|stop| match stop {
-                Stop::Missing(_) => Ending::coded("not-run", Verdict::NotRun.exit_code()).saying(stop.to_string()),
+                Stop::Missing(_) => Ending::coded("not_run", Verdict::NotRun.exit_code()).saying(stop.to_string()),
                 other => Ending::internal(other.to_string()),
             }),
             signal = interrupted() => Err(Ending::interrupted(signal)),

@@ -37,18 +37,18 @@ pub(crate) fn file_name(key: &str) -> io::Result<String> {
     Ok(name)
 }
 
-/// The file for reading and writing, and whether it was made now.
-pub(crate) fn opened(path: &Path) -> io::Result<(File, bool)> {
+/// The file for reading and writing, made where it is missing.
+pub(crate) fn opened(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        file => return file.map(|file| (file, false)),
+        file => return file,
     }
     match options.clone().create_new(true).open(path) {
         // Another was faster.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path).map(|file| (file, true)),
-        file => file.map(|file| (file, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        file => file,
     }
 }
 

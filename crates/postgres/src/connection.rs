@@ -81,9 +81,11 @@ impl Link {
     pub(crate) async fn call(&self, statement: &Statement, with: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
         let session = self.session().await?;
         match self.send(&session, statement, with).await {
-            Err(_) if session.is_closed() => {
-                let session = Box::pin(self.session()).await?;
-                Box::pin(self.send(&session, statement, with)).await
+            Err(first) if session.is_closed() => {
+                let again = async { self.send(&self.session().await?, statement, with).await };
+                // A server whose connection broke may have done it before: that the second try failed does not undo that.
+                let unclear = first.applied != Applied::No;
+                Box::pin(again).await.map_err(|failure| if unclear { failure.outcome_unknown() } else { failure })
             }
             answer => answer,
         }

@@ -39,7 +39,7 @@ use crate::{
 const SESSION_LASTS: Duration = Duration::from_secs(15);
 
 /// Leases renewed by one statement. Their rows stay locked until it is committed, so that more would hold up releases.
-const BATCH: usize = 200;
+const BATCH: usize = 250;
 
 /// Locks in the rows of a PostgreSQL table. Of the class [`Correctness`]: each grant has a fence.
 ///

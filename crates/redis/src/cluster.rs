@@ -101,6 +101,20 @@ impl Cluster {
 
     /// Sends a request to the master of `key`, and after it when that changes.
     pub(crate) async fn exchange(&self, key: &str, request: Request<'_>, care: Care) -> Result<Kept, Failure> {
+        let mut unclear = false;
+        let answer = self.exchange_noting(key, request, care, &mut unclear).await;
+        // What was sent before may have been applied: that a later try failed does not undo that.
+        answer.map_err(|failure| if unclear { failure.outcome_unknown() } else { failure })
+    }
+
+    /// Notes in `unclear` whether a try that was sent had no answer.
+    async fn exchange_noting(
+        &self,
+        key: &str,
+        request: Request<'_>,
+        care: Care,
+        unclear: &mut bool,
+    ) -> Result<Kept, Failure> {
         let slot = slot(key);
         let until = self.clock.now().after(self.node.timeout);
         let mut pause = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
@@ -131,6 +145,7 @@ impl Cluster {
                 }
                 Redirection::Perhaps { sent, reconnect } => {
                     let failure = failure_of(trouble);
+                    *unclear |= sent;
                     if sent && care == Care::Once {
                         return Err(failure);
                     }

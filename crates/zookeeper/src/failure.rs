@@ -30,6 +30,12 @@ impl Failure {
         self
     }
 
+    /// An earlier try of the same may have been applied, whatever became of this one.
+    pub(crate) fn outcome_unknown(mut self) -> Self {
+        self.applied = Applied::Unknown;
+        self
+    }
+
     /// Nobody was asked, since the store was closed.
     pub(crate) fn closed() -> Self {
         Self::new(ErrorKind::Closed, Applied::No, "the connection to ZooKeeper was closed by this program")

@@ -181,13 +181,15 @@ pub(crate) async fn on_another_connection<T, V>(verb: impl Fn() -> V) -> Result<
 where
     V: Future<Output = Result<T, Failure>>,
 {
-    for _ in 1..CONNECTIONS_BREAK {
+    let mut broken = 0;
+    loop {
         match verb().await {
-            Err(failure) if failure.broken => {}
+            Err(failure) if failure.broken && broken + 1 < CONNECTIONS_BREAK => broken += 1,
+            // What broke may have been applied before: that a later try failed does not undo that.
+            Err(failure) if broken > 0 => return Err(failure.outcome_unknown()),
             answer => return answer,
         }
     }
-    verb().await
 }
 
 fn only_exclusive(holding: &Holding) -> Result<(), Error> {
@@ -245,7 +247,8 @@ impl Store for ZooKeeperStore {
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
         Box::pin(async move {
-            let forced = on_another_connection(|| self.break_lock(name, if_fence)).await;
+            // Never repeated: it could break the next holder's lock as well.
+            let forced = self.break_lock(name, if_fence).await;
             forced.map_err(|failure| failure.error(Operation::Force, Some(name)))
         })
     }

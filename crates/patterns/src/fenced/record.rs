@@ -30,13 +30,14 @@ pub(super) struct Record {
 impl Record {
     /// Opens the record at `path`, or makes it, and locks it until it is dropped.
     pub(super) fn lock(path: &Path) -> io::Result<Self> {
-        let (file, made) = alone::opened(path)?;
+        let file = alone::opened(path)?;
         alone::wait_for(&file)?;
-        if made {
-            sync_parent(path)?;
-        }
         let numbers = [read(&file, PLACES[0])?, read(&file, PLACES[1])?];
         let seen = numbers.into_iter().flatten().max();
+        if seen.is_none() {
+            // Whoever made it may not have come to this.
+            sync_parent(path)?;
+        }
         if seen.is_none() && file.metadata()?.len() > 0 {
             let said = format!(
                 "{}: the record of the newest fence is damaged; write the newest fence that was ever granted into it, as \

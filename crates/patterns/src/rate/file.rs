@@ -44,14 +44,15 @@ impl Rates {
 
 fn step(path: &Path, rate: Rate, count: u32) -> io::Result<Decision> {
     let boot = std::fs::read_to_string(BOOT_ID)?;
-    let (mut file, _) = alone::opened(path)?;
+    let mut file = alone::opened(path)?;
     alone::wait_for(&file)?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     // After a restart, and in a file that is no rate, nothing is remembered.
     let remembered = text.split_once(' ').filter(|(of, _)| *of == boot.trim()).and_then(|(_, due)| due.parse().ok());
     let now = (BootClock.now().as_nanos() / 1000) as i64; // 292,000 years
-    let due: i64 = remembered.unwrap_or(0).max(now);
+    // No further ahead than the burst allows: it may have been larger when that was written.
+    let due: i64 = remembered.unwrap_or(0).clamp(now, now + rate.ahead_micros());
     let after = due + rate.interval_micros() * i64::from(count);
     let left = rate.ahead_micros() - (after - now);
     if left < 0 {

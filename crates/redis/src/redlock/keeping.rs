@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// How often a server is asked that does not answer, where asking again changes nothing.
 pub(super) const TRIES: u32 = 4;
 /// Leases renewed by one command. More would hold up everybody else on the server for too long.
-const BATCH: usize = 200;
+const BATCH: usize = 250;
 
 impl RedlockStore {
     pub(super) async fn extend(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {

@@ -44,8 +44,8 @@ pub enum Order {
     None,
 }
 
-/// The facts of one store. They drive `fenced()`, the table of the README, the choice of
-/// conformance tests and `fencepost doctor`.
+/// The facts of one store. They drive `fenced()`, the tables of the README and of docs/primitives.md, what `fencepost advise`
+/// says of a store, and the choice of conformance tests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     /// The store's name in messages, for instance `Redis`.

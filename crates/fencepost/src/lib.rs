@@ -49,8 +49,9 @@
 //!
 //! # Features
 //!
-//! `etcd`, `file`, `postgres` and `redis`, all on by default, add the stores of those names. Features never change the
-//! behaviour of anything else. The memory store, for your own tests, is always there as `memory:NAME`.
+//! `etcd`, `file`, `postgres`, `redis` and `zookeeper`, all on by default, add the stores of those names; `postgres` and `redis` also
+//! the [patterns] that work on tables and keys of your own. `http`, off by default, adds a tower layer that refuses stale fences.
+//! Features never change the behaviour of anything else. The memory store, for your own tests, is always there as `memory:NAME`.
 
 pub mod blocking;
 mod cell;

@@ -147,6 +147,9 @@ impl Requests {
     }
 
     /// Removes keys whose time is over; answers how many.
+    ///
+    /// # Cancel safety
+    /// Repeat it.
     pub async fn clean<C: GenericClient>(&self, client: &C) -> PgResult<u64> {
         client.execute(&format!("DELETE FROM {} WHERE kept_until <= clock_timestamp()", self.0), &[]).await
     }

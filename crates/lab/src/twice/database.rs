@@ -12,7 +12,8 @@ use crate::stage::blocking_io;
 const CONTENT: &str = "SELECT count(*), md5(coalesce(string_agg(row, '' ORDER BY row), ''))
                        FROM (SELECT md5((to_jsonb(t) - $1::text[])::text) AS row FROM {table} AS t) AS rows";
 
-/// What a user made: no catalogues, no parts of other tables.
+/// What a user made: no catalogues. A partition stands beside the table that it is a part of, so that what differs there is told
+/// twice.
 const TABLES: &str = "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables
                       WHERE schemaname NOT IN ('pg_catalog', 'information_schema')";
 
@@ -24,7 +25,8 @@ const SEQUENCES: &str = "SELECT quote_ident(schemaname) || '.' || quote_ident(se
 /// Columns called as `ignored` says are not compared: a time of change differs from run to run.
 ///
 /// # Errors
-/// In words, when the database cannot be copied or the command cannot be started.
+/// In words, when the database cannot be copied, or reached without TLS, or the command cannot be started; and when a copy cannot
+/// be removed.
 ///
 /// # Cancel safety
 /// Dropped, the copies stay; they are called `fencepost_twice_` and more.

@@ -88,7 +88,7 @@ impl<'a, C: ConnectionLike> Amounts<'a, C> {
     /// and `state`, and stays `reserved` until it is [confirmed](Self::confirm) or [cancelled](Self::cancel).
     ///
     /// # Cancel safety
-    /// Repeat it with the same order: it answers as the first time.
+    /// Repeat it with the same order: nothing is taken twice, and the answer is what is left by then.
     pub async fn reserve(&mut self, stock: &str, order: &str, amount: i64) -> RedisResult<Outcome<i64>> {
         if let Err(refusal) = self.checked(&[stock, order], amount) {
             return Ok(Err(refusal));

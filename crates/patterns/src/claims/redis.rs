@@ -112,6 +112,9 @@ impl Tickets {
     }
 
     /// How many are free, and how many handed out, those whose time is over among them.
+    ///
+    /// # Cancel safety
+    /// Safe.
     pub async fn count<C: ConnectionLike>(&self, connection: &mut C) -> RedisResult<(u64, u64)> {
         let Self([free, out, ..]) = self;
         redis::pipe().atomic().llen(free).zcard(out).query_async(connection).await

@@ -10,7 +10,7 @@ use fencepost_core::clock::{BootClock, Clock};
 use super::{Decision, Rate};
 use crate::alone;
 
-/// Tells one start of the machine from another; its clock begins anew with each.
+/// Tells one start of the machine from another; its clock begins anew with each. Only Linux has it.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Rates by key, in a directory. Calls block for a moment: each locks, reads and writes one file, which need not reach the disk.

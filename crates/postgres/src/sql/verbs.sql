@@ -4,7 +4,8 @@
 -- A session's grants are looked at only: whose session has ended, or is another one by now, has lost them. It is asked on
 -- the session's own connection, so that the answer also shows that this lives.
 --
--- Answers for each: 'renewed', 'expired', 'taken' (another holds), 'deleted' (nobody does), 'locked' (ask again).
+-- Answers for each: 'renewed', 'expired', 'ended' (the session that it lived by), 'taken' (another holds), 'deleted' (nobody
+-- does), 'locked' (ask again).
 CREATE FUNCTION fencepost.renew(
     a_namespace text, a_names text[], a_owners bytea[], a_ttls bigint[], a_client integer, a_in_session boolean
 ) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -185,7 +186,8 @@ BEGIN
     RETURN CASE WHEN held THEN 'other' ELSE 'expired' END;
 END $$;
 
--- Hands a lock on whose leases have run out, or one of them. Answers for how many milliseconds it is held yet; null when nobody holds it.
+-- Hands a lock on whose leases have run out, or one of them. Answers for how many milliseconds it is held yet; null when
+-- nobody holds it.
 CREATE FUNCTION fencepost.settle(a_namespace text, a_name text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     l fencepost.locks;
@@ -252,8 +254,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- What became of claims, without a write: 'held', 'queued' (behind somebody who holds), 'free' (queued, and nobody holds, or one of
--- several holds no more), 'taken' (another holds), 'gone' (nobody does); and for how long their locks are held yet.
+-- What became of claims, without a write: 'held', 'queued' (behind somebody who holds), 'free' (queued, and nobody holds, or
+-- one of several holds no more), 'taken' (another holds), 'gone' (nobody does); and for how long their locks are held yet.
 CREATE FUNCTION fencepost.look(
     a_namespace text, a_names text[], a_owners bytea[], OUT place bigint, OUT became text, OUT left_ms bigint
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$

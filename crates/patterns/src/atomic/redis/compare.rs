@@ -23,7 +23,8 @@ static COMPARE_AND_SET: LazyLock<Script> =
 pub type Values = Vec<Option<Vec<u8>>>;
 
 /// By a script that compares the values themselves: on any connection, shared or not. Each try sends the old values and the
-/// new ones. A value that was changed and changed back counts as unchanged.
+/// new ones. A value that was changed and changed back counts as unchanged. Keys keep the end of their life (`SET … KEEPTTL`), which
+/// needs Redis 6.0 or later.
 #[derive(Debug)]
 pub struct Scripted<'a, C> {
     connection: &'a mut C,
@@ -31,7 +32,7 @@ pub struct Scripted<'a, C> {
 }
 
 /// By `WATCH`, `MULTI` and `EXEC`, on a connection of its own, since what it watches belongs to the connection: for values that are
-/// too long to be sent twice.
+/// too long to be sent twice. It needs Redis 6.0 or later, as [`Scripted`] does.
 #[derive(Debug)]
 pub struct Watching(MultiplexedConnection);
 
@@ -94,6 +95,9 @@ impl Watching {
     ///
     /// # Errors
     /// When the server cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Safe.
     pub async fn open(client: &Client) -> RedisResult<Self> {
         client.get_multiplexed_async_connection().await.map(Self)
     }

@@ -34,6 +34,8 @@ use crate::{config::RedisConfig, connection::Link, failure::Failure, replicas::K
 /// How often one command is sent elsewhere before it is told as a failure. While slots move, an answer may send it to
 /// and fro a few times.
 const REDIRECTIONS: usize = 8;
+
+/// What one client knows of a cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// Those that the user named.

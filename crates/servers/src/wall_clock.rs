@@ -1,4 +1,4 @@
-//! A wall clock that can jump, for one server: a small library that is preloaded into it.
+//! A wall clock that can jump, for one process, a server or a client: a small library that is preloaded into it.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::{NamedTempFile, TempDir};
 
-/// A wall clock that servers can be started on. It runs as the machine's does, and apart from it by what it jumped.
+/// A wall clock that processes can be started on. It runs as the machine's does, and apart from it by what it jumped.
 #[derive(Debug)]
 pub struct WallClock {
     offset: NamedTempFile,

@@ -24,6 +24,7 @@ use crate::{connection::Link, failure::Failure, replicas::Trouble, route::Fixed}
 const MAP_PAUSE: Duration = Duration::from_millis(50);
 /// Nodes that are asked for the map at once. The first answer counts.
 const ASKED_AT_ONCE: usize = 3;
+
 /// Which master has which slot.
 #[derive(Debug, Default)]
 pub(super) struct Map {

@@ -32,9 +32,10 @@ const PAYLOAD: &str = "payload";
 ///
 /// Whoever asks first does the work under a lease; its result is kept in a cell for [`KEPT_FOR`], or as long as
 /// [`keep_for`](Once::keep_for) says, counted from its end on the store's clock. Every later one gets the result and does
-/// nothing. One that comes meanwhile is told who is at it, or waits as long as [`wait`](Once::wait) allows; by default it does not wait. When the one who
-/// is at it dies, its lease ends as any lease does, and the next one does the work **from the beginning**: so it must be able to
-/// bear what a dead one had done of it. Where the effect lies in a database, a key in the same transaction does better.
+/// nothing. One that comes meanwhile is told who is at it, or waits as long as [`wait`](Once::wait) allows; by default it does
+/// not wait. When the one who is at it dies, its lease ends as any lease does, and the next one does the work **from the
+/// beginning**: so it must be able to bear what a dead one had done of it. Where the effect lies in a database, a key in the
+/// same transaction does better.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -178,7 +179,8 @@ impl<P: Purpose> Once<P> {
     }
 
     /// What is asked for under the key. Whoever brings another payload for it is [refused](Refusal::OtherPayload), also
-    /// while the work is done; whoever brings none is not compared. Kept is a hash: 128 bits of SHA-256 over key and payload.
+    /// while the work is done, and so is whoever brings one where the first brought none; whoever brings none is not
+    /// compared. Kept is a hash: 128 bits of SHA-256 over key and payload.
     pub fn fingerprint(mut self, payload: impl AsRef<[u8]>) -> Self {
         let digest = Sha256::new().chain_update(&self.key).chain_update([0]).chain_update(payload).finalize();
         self.fingerprint = Some(digest[..16].iter().map(|byte| format!("{byte:02x}")).collect());
@@ -199,8 +201,7 @@ impl<P: Purpose> Once<P> {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for the key or a span; [`ErrorKind::Unsupported`] when the store keeps no cells;
     /// [`ErrorKind::Lost`] when the lease was lost before the work was done; [`ErrorKind::Corrupt`] when the result that is
-    /// kept is no `T`; and as for
-    /// [`acquire`](crate::LockRequest::acquire). What the work had done before an error is done.
+    /// kept is no `T`; and as for [`acquire`](crate::LockRequest::acquire). What the work had done before an error is done.
     ///
     /// # Cancel safety
     /// Dropped, it drops the work and leaves the key free, at the latest after the TTL.

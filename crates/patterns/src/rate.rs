@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `rate::redis` (feature `redis`) | the server's wall clock | what the server keeps; a failover can let a burst through again |
 //! | `rate::postgres` (feature `postgres`) | the server's wall clock | what the database keeps |
-//! | [`rate::file`](file), on Linux | the machine's clock since its start, which counts time asleep | `kill -9`; a restart of the machine begins anew |
+//! | [`rate::file`](mod@file), on Linux | the machine's clock since its start, which counts time asleep | `kill -9`; a restart of the machine begins anew |
 //!
 //! When a wall clock jumps forward, a burst is let through early; when it jumps back, nothing more is denied than the burst, since a
 //! moment that lies further ahead than that cannot be ours and is taken back to it.

@@ -1,13 +1,13 @@
 //! Changes that need no lock: the store compares and changes in one step.
 //!
-//! [`redis`](self::redis) works on keys of your own over a connection of your own, [`postgres`](self::postgres) on rows inside a
+//! `atomic::redis` works on keys of your own over a connection of your own, `atomic::postgres` on rows inside a
 //! client or transaction of your own. Both answer alike: what is refused for a reason that the caller can act on is a
 //! [`Refusal`] in the answer, and changed nothing; an `Err` is the connection's or the server's.
 //!
 //! # After an answer that was lost
 //!
 //! A change by difference, such as a decrement or a transfer, cannot be repeated safely: nobody can tell whether it was made.
-//! Give it a name: [reserve](redis::Amounts::reserve) for an order is repeated safely, and so is anything under
+//! Give it a name: `reserve` for an order is repeated safely, and so is anything under
 //! `fencepost::Locks::once`. A change by comparison can be read back.
 
 #[cfg(feature = "postgres")]

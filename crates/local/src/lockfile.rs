@@ -119,8 +119,10 @@ impl LockFile {
             return Ok(if self.is_at(path)? { Tried::Held } else { Tried::Stale });
         }
         let tried = self.grant(directory, place, taker);
-        if !matches!(tried, Ok(Tried::Taken { .. } | Tried::Stale)) {
-            self.unlock(); // whoever tries again keeps the file open meanwhile
+        if !matches!(tried, Ok(Tried::Taken { .. })) {
+            // Closing alone would not do: whoever tries again may keep the file open, and a process that another thread is
+            // about to start has its descriptors until it runs its program.
+            self.unlock();
         }
         tried
     }

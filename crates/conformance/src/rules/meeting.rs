@@ -89,12 +89,15 @@ pub async fn c1_who_leaves_a_barrier_is_not_counted(site: &dyn Site) -> Verdict 
 
 /// No run at the edges that another began: the period counts on the store's clock. Source: ShedLock.
 pub async fn t2_work_is_due_once_in_a_period(site: &dyn Site) -> Verdict {
-    let mut crowd = JoinSet::new();
+    let mut clients = Vec::new();
     for _ in 0..6 {
-        let locks = with_cells(site).await?;
+        clients.push(with_cells(site).await?);
+    }
+    let mut crowd = JoinSet::new();
+    let until = now().after(PERIOD * 3 - PERIOD / 4);
+    for locks in clients {
         crowd.spawn(async move {
             let work = locks.once_per("w", PERIOD).expect("a period");
-            let until = now().after(PERIOD * 3 - PERIOD / 4);
             let mut runs = Vec::new();
             while now() < until {
                 let asked = now();
@@ -108,8 +111,8 @@ pub async fn t2_work_is_due_once_in_a_period(site: &dyn Site) -> Verdict {
     }
     let mut runs: Vec<_> = within(LONG, "the periods pass", crowd.join_all()).await.into_iter().flatten().collect();
     runs.sort();
-    // A store that ends things late lets less of them happen, never more.
-    assert!((2..=3).contains(&runs.len()), "once in each period: {runs:?}");
+    // A store that ends things late lets less of them happen. That there are not more is what the time between them shows.
+    assert!(runs.len() >= 2, "once in each period: {runs:?}");
     for pair in runs.windows(2) {
         // From before the first was asked for to after the second was answered.
         let apart = pair[1].1.since(pair[0].0);

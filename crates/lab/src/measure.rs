@@ -70,7 +70,8 @@ fn cores() -> usize {
 /// Milliseconds, with as many digits as mean something.
 fn millis(millis: f64) -> String {
     match millis {
-        ..0.01 => "0 ms".to_owned(),
+        0.0 => "0 ms".to_owned(),
+        ..0.01 => "< 0.01 ms".to_owned(),
         ..10.0 => format!("{millis:.2} ms"),
         ..100.0 => format!("{millis:.1} ms"),
         _ => format!("{millis:.0} ms"),

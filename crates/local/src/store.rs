@@ -313,13 +313,17 @@ impl Shared {
                     refuse_beside_permits(holder.mode)?;
                     return Ok(Attempt::Refused(Busy { holder: Some(*holder), ..Busy::default() }));
                 }
-                Tried::Taken { waiters: true, .. } if self.somebody_waits(&lock, place)? => {
-                    lock.unlock();
-                    refuse_beside_permits(queue::wanted(place)?.unwrap_or_default())?;
-                    let ahead = Some(queue::count_before(place, u64::MAX)?);
-                    return Ok(Attempt::Refused(Busy { ahead, ..Busy::default() }));
-                }
-                Tried::Taken { fence, inode, .. } => {
+                Tried::Taken { fence, inode, waiters } => {
+                    let waits = waiters.then(|| self.somebody_waits(&lock, place)).transpose();
+                    if !matches!(waits, Ok(None | Some(false))) {
+                        // Closing alone would not do, as in `try_take`: the next try would find it held by this one.
+                        lock.unlock();
+                    }
+                    if waits? == Some(true) {
+                        refuse_beside_permits(queue::wanted(place)?.unwrap_or_default())?;
+                        let ahead = Some(queue::count_before(place, u64::MAX)?);
+                        return Ok(Attempt::Refused(Busy { ahead, ..Busy::default() }));
+                    }
                     let grant = Grant::new(sent, None, Some(fence));
                     self.hold(claim, place, Keeps::Alone(lock), inode, grant.clone(), removals);
                     return Ok(Attempt::Granted(grant));

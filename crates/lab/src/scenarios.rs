@@ -24,6 +24,7 @@ mod redlock_clock_jump;
 mod redlock_node_forgets;
 mod restart;
 mod restart_without_data;
+mod scenes;
 mod server_clock_jumps;
 mod server_frozen;
 mod server_wakes;

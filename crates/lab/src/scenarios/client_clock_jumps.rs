@@ -2,6 +2,7 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::takes_and_reads;
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
@@ -41,8 +42,7 @@ impl Scenario for ClientClockJumps {
         Box::pin(async move {
             let clock = stage.wall_clock()?;
             let (mut a, mut b) = (stage.player_on("a", &clock).await?, stage.player("b").await?);
-            let old = a.acquire(TTL).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL).await?;
             stage.jump(&a, &clock, 3600)?;
             pause(TTL).await;
             if a.check(&old).await?.came().await?.0 == Came::No {

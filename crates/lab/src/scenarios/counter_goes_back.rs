@@ -2,6 +2,7 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::takes_and_reads;
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
@@ -55,8 +56,7 @@ impl Scenario for CounterGoesBack {
                 let grant = a.acquire(TTL * 20).await?;
                 a.release(&grant).await?.expect(Came::Yes).await?;
             }
-            let old = a.acquire(TTL * 20).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL * 20).await?;
             a.write(&old).await?.expect(Came::Yes).await?;
             stage.inflict(ServerFault::CrashMaster).await?;
             let mut b = stage.player("b").await?;

@@ -2,10 +2,11 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
-    agent::{Came, Client},
+    agent::Client,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, THINKS, TTL, pause},
+    stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -48,20 +49,11 @@ impl Scenario for CrashBeforeReplication {
         Box::pin(async move {
             let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
             stage.inflict(ServerFault::HoldReplication).await?;
-            let old = a.acquire(TTL * 20).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL * 20).await?;
             a.pause()?;
             stage.inflict(ServerFault::CrashMaster).await?;
-            let new = b.acquire(TTL).await?;
-            b.read(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            b.write(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            let look = a.check(&old).await?;
-            a.wake()?;
-            if look.came().await?.0 == Came::Yes {
-                a.write(&old).await?.came().await?;
-            }
+            takes_and_works(&mut b).await?;
+            wakes_and_looks(&mut a, &old).await?;
             Ok(Reached::Yes)
         })
     }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use fencepost_core::store::BoxFuture;
 use fencepost_servers::Weather;
 
+use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, THINKS, TTL, pause},
+    stage::{Stage, TTL},
     subject::Subject,
     verdict::Verdict,
 };
@@ -54,14 +55,9 @@ impl Scenario for CutOff {
         Box::pin(async move {
             let mut a = stage.player_behind_network("a").await?;
             let mut b = stage.player("b").await?;
-            let old = a.acquire(TTL).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL).await?;
             stage.weather_to_store(&a, Weather::Silence)?;
-            let new = b.acquire(TTL).await?;
-            b.read(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            b.write(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
+            takes_and_works(&mut b).await?;
             if a.check(&old).await?.came().await?.0 == Came::Yes {
                 a.write(&old).await?.came().await?;
             }

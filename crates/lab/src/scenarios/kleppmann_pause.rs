@@ -2,6 +2,7 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::takes_and_reads;
 use crate::{
     agent::Came,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
@@ -42,8 +43,7 @@ impl Scenario for KleppmannPause {
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
-            let old = a.acquire(TTL).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL).await?;
             a.check(&old).await?.expect(Came::Yes).await?;
             a.pause()?;
             let late = a.write(&old).await?;

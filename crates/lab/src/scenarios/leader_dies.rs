@@ -2,8 +2,9 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::holds_through;
 use crate::{
-    agent::{Came, Client},
+    agent::Client,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
@@ -41,20 +42,7 @@ impl Scenario for LeaderDies {
 
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
-            let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
-            let old = a.acquire(TTL * 20).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
-            stage.inflict(ServerFault::CrashMaster).await?;
-            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
-            let taken = tries.came().await?.0 == Came::Yes;
-            if taken {
-                b.read(&new).await?.expect(Came::Yes).await?;
-            }
-            a.write(&old).await?.came().await?;
-            a.release(&old).await?.came().await?;
-            if !taken {
-                b.acquire(TTL).await?;
-            }
+            holds_through(stage, ServerFault::CrashMaster, TTL * 20).await?;
             Ok(Reached::Yes)
         })
     }

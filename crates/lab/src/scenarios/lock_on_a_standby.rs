@@ -2,10 +2,11 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::{finishes, takes_and_reads, tries_and_works};
 use crate::{
-    agent::{Came, Client},
+    agent::Client,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, THINKS, TTL, pause},
+    stage::{Stage, TTL},
     subject::{StoreKind, Subject},
     verdict::Verdict,
 };
@@ -39,16 +40,9 @@ impl Scenario for LockOnAStandby {
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let (mut a, mut b) = (stage.player("a").await?, stage.player_at_replica("b").await?);
-            let old = a.acquire(TTL).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
-            let (new, tries) = b.begin_to_acquire(TTL, Some(TTL), true).await?;
-            if tries.came().await?.0 == Came::Yes {
-                b.read(&new).await?.came().await?;
-                pause(THINKS).await;
-                b.write(&new).await?.came().await?;
-            }
-            a.write(&old).await?.came().await?;
-            a.release(&old).await?.came().await?;
+            let old = takes_and_reads(&mut a, TTL).await?;
+            tries_and_works(&mut b, TTL).await?;
+            finishes(&mut a, &old).await?;
             Ok(Reached::Yes)
         })
     }

@@ -2,10 +2,10 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
-    agent::Came,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, THINKS, TTL, pause},
+    stage::{Stage, TTL},
     stand::{ServerFault, Side},
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -44,20 +44,11 @@ impl Scenario for RedlockNodeForgets {
         Box::pin(async move {
             let mut a = stage.player_from("a", Side::Left).await?;
             let mut b = stage.player_from("b", Side::Right).await?;
-            let old = a.acquire(TTL * 6).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL * 6).await?;
             a.pause()?;
             stage.inflict(ServerFault::RestartEmpty).await?;
-            let new = b.acquire(TTL).await?;
-            b.read(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            b.write(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            let look = a.check(&old).await?;
-            a.wake()?;
-            if look.came().await?.0 == Came::Yes {
-                a.write(&old).await?.came().await?;
-            }
+            takes_and_works(&mut b).await?;
+            wakes_and_looks(&mut a, &old).await?;
             Ok(Reached::Yes)
         })
     }

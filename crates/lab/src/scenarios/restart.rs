@@ -2,6 +2,7 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::{finishes, takes_and_reads};
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
@@ -39,16 +40,14 @@ impl Scenario for Restart {
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
-            let old = a.acquire(TTL * 4).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL * 4).await?;
             stage.inflict(ServerFault::Restart).await?;
             let (new, tries) = b.begin_to_acquire(TTL, Some(TTL / 5), true).await?;
             let taken = tries.came().await?.0 == Came::Yes;
             if taken {
                 b.read(&new).await?.expect(Came::Yes).await?;
             }
-            a.write(&old).await?.came().await?;
-            a.release(&old).await?.came().await?;
+            finishes(&mut a, &old).await?;
             if !taken {
                 b.acquire(TTL).await?;
             }

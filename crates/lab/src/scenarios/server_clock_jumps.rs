@@ -2,10 +2,10 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
-    agent::Came,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, THINKS, TTL, pause},
+    stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -41,20 +41,11 @@ impl Scenario for ServerClockJumps {
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
-            let old = a.acquire(TTL * 4).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL * 4).await?;
             a.pause()?;
             stage.inflict(ServerFault::JumpClock).await?;
-            let new = b.acquire(TTL).await?;
-            b.read(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            b.write(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            let look = a.check(&old).await?;
-            a.wake()?;
-            if look.came().await?.0 == Came::Yes {
-                a.write(&old).await?.came().await?;
-            }
+            takes_and_works(&mut b).await?;
+            wakes_and_looks(&mut a, &old).await?;
             Ok(Reached::Yes)
         })
     }

@@ -2,6 +2,7 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::takes_and_reads;
 use crate::{
     agent::{Came, Client},
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
@@ -41,8 +42,7 @@ impl Scenario for ServerFrozen {
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let (mut a, mut b) = (stage.player("a").await?, stage.player("b").await?);
-            let old = a.acquire(TTL).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL).await?;
             let (new, waits) = b.begin_to_acquire(TTL, None, true).await?;
             pause(TTL / 5).await;
             stage.inflict(ServerFault::Freeze).await?;

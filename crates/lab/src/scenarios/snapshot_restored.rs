@@ -2,8 +2,9 @@
 
 use fencepost_core::store::BoxFuture;
 
+use super::scenes::{takes_and_reads, wakes_and_looks};
 use crate::{
-    agent::{Came, Client},
+    agent::Client,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
     stage::{Stage, THINKS, TTL, pause},
     stand::ServerFault,
@@ -43,8 +44,7 @@ impl Scenario for SnapshotRestored {
         Box::pin(async move {
             stage.inflict(ServerFault::Snapshot).await?;
             let mut a = stage.player("a").await?;
-            let old = a.acquire(TTL * 20).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL * 20).await?;
             a.pause()?;
             stage.inflict(ServerFault::Restore).await?;
             let mut b = stage.player("b").await?;
@@ -53,11 +53,7 @@ impl Scenario for SnapshotRestored {
             pause(THINKS).await;
             b.write(&new).await?.came().await?;
             pause(THINKS).await;
-            let look = a.check(&old).await?;
-            a.wake()?;
-            if look.came().await?.0 == Came::Yes {
-                a.write(&old).await?.came().await?;
-            }
+            wakes_and_looks(&mut a, &old).await?;
             Ok(Reached::Yes)
         })
     }

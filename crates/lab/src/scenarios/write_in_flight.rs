@@ -6,10 +6,10 @@ use fencepost_core::store::BoxFuture;
 use fencepost_history::{Event, What};
 use fencepost_servers::Weather;
 
+use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
-    agent::Came,
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
-    stage::{Stage, THINKS, TTL, pause},
+    stage::{Stage, TTL, pause},
     subject::Subject,
     verdict::Verdict,
 };
@@ -46,17 +46,12 @@ impl Scenario for WriteInFlight {
         Box::pin(async move {
             let mut a = stage.player_behind_network("a").await?;
             let mut b = stage.player("b").await?;
-            let old = a.acquire(TTL).await?;
-            a.read(&old).await?.expect(Came::Yes).await?;
+            let old = takes_and_reads(&mut a, TTL).await?;
             stage.weather_to_resource(&a, Weather::SlowRequests(TTL * 2))?;
             let _never_answered = a.write(&old).await?;
             pause(SENT_WITHIN).await;
             a.kill().await?;
-            let new = b.acquire(TTL).await?;
-            b.read(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
-            b.write(&new).await?.expect(Came::Yes).await?;
-            pause(THINKS).await;
+            let new = takes_and_works(&mut b).await?;
             let already = arrived(&stage.events(), &old);
             stage.until("the late write", |event| is_write(event, &old)).await?;
             b.release(&new).await?.came().await?;

@@ -62,12 +62,7 @@ enum Hurry {
 
 impl Candidate<'_> {
     async fn open(&self, patience: Patience) -> Result<Ending, Ending> {
-        let opened = tokio::select! {
-            biased;
-            opened = take::open(self.supervisor.work.global, self.elect.guarded.fenced, patience) => opened?,
-            signal = self.supervisor.signals.next_end() => return Err(Ending::interrupted(signal)),
-        };
-        match opened {
+        match self.supervisor.open(patience).await? {
             Opened::Fenced(locks) => self.stand(&locks, patience).await,
             Opened::Plain(locks) => self.stand(&locks, patience).await,
         }

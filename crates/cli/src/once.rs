@@ -16,7 +16,7 @@ use crate::{
     arguments::{Global, Once as Verb},
     exit::{self, Ending},
     supervisor::{End, Outcome, Supervisor, Work},
-    take::{self, Opened, Patience, Takes},
+    take::{Opened, Patience, Takes},
     watched::Watched,
     when,
 };
@@ -69,12 +69,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     async fn open(&self) -> Result<Ending, Ending> {
-        let opened = tokio::select! {
-            biased;
-            opened = take::open(self.supervisor.work.global, self.verb.guarded.fenced, self.patience) => opened?,
-            signal = self.supervisor.signals.next_end() => return Err(Ending::interrupted(signal)),
-        };
-        match opened {
+        match self.supervisor.open(self.patience).await? {
             Opened::Fenced(locks) => self.ask(&locks).await,
             Opened::Plain(locks) => self.ask(&locks).await,
         }

@@ -32,12 +32,7 @@ struct Once<'a> {
 
 impl Once<'_> {
     async fn open(&self) -> Result<Ending, Ending> {
-        let opened = tokio::select! {
-            biased;
-            opened = take::open(self.supervisor.work.global, self.run.guarded.fenced, self.patience) => opened?,
-            signal = self.supervisor.signals.next_end() => return Err(Ending::interrupted(signal)),
-        };
-        match opened {
+        match self.supervisor.open(self.patience).await? {
             Opened::Fenced(locks) => self.take(&locks).await,
             Opened::Plain(locks) => self.take(&locks).await,
         }

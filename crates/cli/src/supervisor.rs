@@ -24,6 +24,7 @@ use crate::{
     },
     held::{Held, Loss},
     signals::{self, Signals},
+    take::{self, Opened, Patience},
     terminal::Terminal,
     watched::Watched,
     wire::{Ended, Line, Order, Report, Start},
@@ -131,6 +132,15 @@ fn fork_guardian(job: &Job) -> io::Result<(Line, signals::Held)> {
 }
 
 impl Supervisor<'_> {
+    /// The locks, unless a signal comes first.
+    pub(crate) async fn open(&self, patience: Patience) -> Result<Opened, Ending> {
+        tokio::select! {
+            biased;
+            opened = take::open(self.work.global, self.work.guarded.fenced, patience) => opened,
+            signal = self.signals.next_end() => Err(Ending::interrupted(signal)),
+        }
+    }
+
     /// The command under what is held, from its start to its end.
     pub(crate) async fn run(&self, held: &dyn Held) -> Outcome {
         match self.start(held) {

@@ -3,6 +3,7 @@
 //!
 //! Tests, benchmarks and the fault laboratory share these; nothing here knows a lock.
 
+mod certificates;
 mod cluster;
 mod etcd;
 mod log;
@@ -15,6 +16,7 @@ mod survivors;
 mod wall_clock;
 mod zookeeper;
 
+pub use certificates::Certificates;
 pub use cluster::ClusterSet;
 pub use etcd::EtcdCluster;
 pub use network::{Network, Weather};

@@ -1,38 +1,16 @@
 //! TLS with an authority of our own and a client certificate, both made by `openssl`.
 
-use std::{path::Path, process::Command};
-
 use fencepost_core::error::{Applied, ErrorKind};
-use fencepost_servers::PostgresServer;
+use fencepost_servers::{Certificates, PostgresServer};
 
 use super::{SOON, TTL, claim, config, granted, open, queued, within};
 
-fn openssl(directory: &Path, arguments: &str) {
-    let mut openssl = Command::new("openssl");
-    let output = openssl.args(arguments.split_whitespace()).current_dir(directory).output();
-    let output = output.expect("openssl must be installed for this test: the package openssl");
-    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// An authority, and certificates by it for a server at 127.0.0.1 and for the role `postgres`.
-fn make_certificates(directory: &Path) {
-    let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(directory, &format!("req -x509 {new_key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"));
-    std::fs::write(directory.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
-    for (who, name) in [("server", "server"), ("client", "postgres")] {
-        openssl(directory, &format!("req {new_key} -keyout {who}.key -out {who}.csr -subj /CN={name}"));
-        let sign = format!("x509 -req -in {who}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names");
-        openssl(directory, &format!("{sign} -out {who}.pem"));
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_with_an_authority_of_our_own_and_a_client_certificate() {
-    let files = tempfile::tempdir().unwrap();
-    make_certificates(files.path());
-    let at = |file: &str| files.path().join(file).display().to_string();
+    let files = Certificates::make(&[], "postgres");
+    let at = |file: &str| files.at(file);
     let server = PostgresServer::start();
-    server.encrypt(&files.path().join("server.pem"), &files.path().join("server.key"), &files.path().join("ca.pem"));
+    server.encrypt(&files.path("server.pem"), &files.path("server.key"), &files.path("ca.pem"));
     fencepost_postgres::migrate(&config(&server.url("postgres"))).await.unwrap();
     server.demand("hostssl all all 127.0.0.1/32 cert\nhostnossl all all 127.0.0.1/32 reject");
 

@@ -1,6 +1,6 @@
 //! TLS with an authority of our own and client certificates, both made by `openssl`.
 
-use std::{net::TcpListener, path::Path, process::Command, sync::Arc, time::Duration};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use fencepost_core::{
     claim::{Claimed, Patience, Release},
@@ -8,32 +8,20 @@ use fencepost_core::{
     store::Store,
 };
 use fencepost_servers::{RedisServer, Reply, SERVICE, sentinel_naming_with};
-use tempfile::TempDir;
 
 use super::{Administered, SOON, claim, cluster, eventually, open, redlock, sentinel, within};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// An authority, and certificates by it for a server at 127.0.0.1 and for a client.
-struct Certificates(TempDir);
+struct Certificates(fencepost_servers::Certificates);
 
 impl Certificates {
     fn make() -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        openssl(files.path(), &format!("req -x509 {new_key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"));
-        std::fs::write(files.path().join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
-        for who in ["server", "client"] {
-            openssl(files.path(), &format!("req {new_key} -keyout {who}.key -out {who}.csr -subj /CN={who}"));
-            let sign =
-                format!("x509 -req -in {who}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names");
-            openssl(files.path(), &format!("{sign} -out {who}.pem"));
-        }
-        Self(files)
+        Self(fencepost_servers::Certificates::make(&[], "client"))
     }
 
     fn at(&self, file: &str) -> String {
-        self.0.path().join(file).display().to_string()
+        self.0.at(file)
     }
 
     /// What a client says in its URL.
@@ -60,13 +48,6 @@ impl Certificates {
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
         (RedisServer::start_with(&settings), port)
     }
-}
-
-fn openssl(directory: &Path, arguments: &str) {
-    let mut openssl = Command::new("openssl");
-    let output = openssl.args(arguments.split_whitespace()).current_dir(directory).output();
-    let output = output.expect("openssl must be installed for this test: the package openssl");
-    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn free_port() -> u16 {

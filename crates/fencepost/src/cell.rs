@@ -87,6 +87,19 @@ pub enum Update<T> {
     },
 }
 
+impl<T> Update<T> {
+    /// Whether it came to an end, where [`Contended`](Update::Contended) is an error: others changed `what` first.
+    pub(crate) fn settled(self, what: &str) -> Result<(), Error> {
+        match self {
+            Update::Contended { conflicts } => {
+                let said = format!("others changed {what} first {conflicts} times in a row");
+                Err(Error::new(ErrorKind::Unavailable, Operation::Update, said).not_applied().advise("try again"))
+            }
+            Update::Written { .. } | Update::Removed { .. } | Update::Left => Ok(()),
+        }
+    }
+}
+
 /// A value as it was read, with the version to name in a change.
 #[derive(Debug)]
 pub(crate) struct Read<T> {

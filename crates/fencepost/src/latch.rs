@@ -12,7 +12,7 @@ use fencepost_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    cell::{Cell, Edit, Update},
+    cell::{Cell, Edit},
     client::Client,
 };
 
@@ -102,7 +102,7 @@ impl Latch {
                 if new { Edit::Write(arrivals) } else { Edit::Leave }
             })
             .await
-            .and_then(uncontended)?;
+            .and_then(|update| update.settled("it"))?;
         outcome
     }
 
@@ -142,7 +142,7 @@ impl Latch {
     /// # Cancel safety
     /// It may have been forgotten.
     pub async fn remove(&self) -> Result<(), Error> {
-        self.cell.update(|_| Edit::Remove).await.and_then(uncontended)
+        self.cell.update(|_| Edit::Remove).await.and_then(|update| update.settled("it"))
     }
 }
 
@@ -220,7 +220,7 @@ impl Barrier {
                 Edit::Write(round)
             })
             .await
-            .and_then(uncontended)?;
+            .and_then(|update| update.settled("it"))?;
         if last? {
             place.taken = false;
             return Ok(Passage::Open { last: true });
@@ -245,7 +245,7 @@ impl Barrier {
     /// # Cancel safety
     /// It may have been forgotten.
     pub async fn remove(&self) -> Result<(), Error> {
-        self.cell.update(|_| Edit::Remove).await.and_then(uncontended)
+        self.cell.update(|_| Edit::Remove).await.and_then(|update| update.settled("it"))
     }
 }
 
@@ -286,7 +286,7 @@ async fn leave(cell: &Cell<Round>, party: &str) -> Result<bool, Error> {
         waited = round.waiting.remove(party);
         if waited { Edit::Write(round) } else { Edit::Leave }
     });
-    left.await.and_then(uncontended)?;
+    left.await.and_then(|update| update.settled("it"))?;
     Ok(waited)
 }
 
@@ -314,16 +314,6 @@ async fn until<T: Serialize + DeserializeOwned>(
             () = clock::sleep(cell.clock(), limit) => Ok(false),
         },
         Wait::Once | Wait::Forever => opened.await,
-    }
-}
-
-fn uncontended<T>(update: Update<T>) -> Result<(), Error> {
-    match update {
-        Update::Contended { conflicts } => {
-            let said = format!("others changed it first {conflicts} times in a row");
-            Err(Error::new(ErrorKind::Unavailable, Operation::Update, said).not_applied().advise("try again"))
-        }
-        Update::Written { .. } | Update::Removed { .. } | Update::Left => Ok(()),
     }
 }
 

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use crate::{
-    cell::{Cell, Edit, Update},
+    cell::{Cell, Edit},
     client::Client,
     locks::Locks,
 };
@@ -133,7 +133,7 @@ impl<P: Purpose> Members<P> {
             entered = Entered::Yes(register.clone());
             Edit::Write(register)
         });
-        uncontended(update.await?)?;
+        update.await?.settled("the group")?;
         Ok(entered)
     }
 
@@ -199,16 +199,6 @@ impl<P: Purpose> Member<P> {
 
 fn names(register: &Register) -> BTreeSet<String> {
     register.members.keys().cloned().collect()
-}
-
-fn uncontended<T>(update: Update<T>) -> Result<(), Error> {
-    match update {
-        Update::Contended { conflicts } => {
-            let said = format!("others changed the group first {conflicts} times in a row");
-            Err(Error::new(ErrorKind::Unavailable, Operation::Update, said).not_applied())
-        }
-        Update::Written { .. } | Update::Removed { .. } | Update::Left => Ok(()),
-    }
 }
 
 /// Who is seen to live: a member whose count did not rise for its TTL, on this process's clock, is dead. So no two

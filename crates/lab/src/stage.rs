@@ -81,7 +81,7 @@ impl Stage {
 
     /// Sets a player's clock apart from the machine's by so many seconds.
     pub(crate) fn jump(&self, player: &Player, clock: &WallClock, seconds: i64) -> Result<(), Stop> {
-        let done = clock.stand_at(seconds).map_err(Stop::NotInstalled);
+        let done = clock.stand_apart(seconds).map_err(Stop::NotInstalled);
         let (fault, target) = (format!("wall clock {seconds:+} s"), player.name.clone());
         self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: done.is_ok() });
         done

@@ -136,8 +136,8 @@ pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
     match kind {
         StoreKind::File => file::Directory::start(),
         StoreKind::Postgres => postgres::Server::start(),
-        StoreKind::PostgresStandby => postgres_standby::Pair::start(false),
-        StoreKind::PostgresSynchronous => postgres_standby::Pair::start(true),
+        StoreKind::PostgresStandby => postgres_standby::Pair::asynchronous(),
+        StoreKind::PostgresSynchronous => postgres_standby::Pair::synchronous(),
         StoreKind::PgBouncer => pgbouncer::Pooled::start(),
         StoreKind::Etcd => etcd::Member::start(),
         StoreKind::EtcdCluster => etcd_cluster::Members::start(),

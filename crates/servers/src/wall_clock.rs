@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::OnceLock,
-    time::Duration,
 };
 
 use tempfile::{NamedTempFile, TempDir};
@@ -27,27 +26,16 @@ impl WallClock {
         let library = library()?.to_owned();
         let offset = NamedTempFile::new().map_err(|error| error.to_string())?;
         let clock = Self { offset, library };
-        clock.stand_apart(Duration::ZERO)?;
+        clock.stand_apart(0)?;
         Ok(clock)
-    }
-
-    /// Moves it forward of the machine's clock by so much.
-    ///
-    /// # Errors
-    /// In words, when that cannot be written down.
-    pub fn stand_apart(&self, by: Duration) -> Result<(), String> {
-        self.write(i64::try_from(by.as_nanos()).map_err(|error| error.to_string())?)
     }
 
     /// Moves it so many seconds before the machine's clock, or behind it.
     ///
     /// # Errors
     /// In words, when that cannot be written down.
-    pub fn stand_at(&self, seconds: i64) -> Result<(), String> {
-        self.write(seconds.checked_mul(1_000_000_000).ok_or("no clock can be that wrong")?)
-    }
-
-    fn write(&self, nanos: i64) -> Result<(), String> {
+    pub fn stand_apart(&self, seconds: i64) -> Result<(), String> {
+        let nanos = seconds.checked_mul(1_000_000_000).ok_or("no clock can be that wrong")?;
         // In place: a server that reads the mapped file while it is empty would be killed.
         self.offset.as_file().write_all_at(&nanos.to_ne_bytes(), 0).map_err(|error| error.to_string())
     }
@@ -97,7 +85,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let before = seconds();
-        clock.stand_apart(Duration::from_secs(3600)).expect("it jumps");
+        clock.stand_apart(3600).expect("it jumps");
         let jumped = seconds() - before;
         assert!((3600..3700).contains(&jumped), "{jumped} s");
     }

@@ -14,16 +14,24 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Commits wait for a synchronous standby, and for no other.
-    pub(super) fn start(synchronous: bool) -> Result<Arc<dyn Stand>, Stop> {
+    /// The standby takes what comes when it comes.
+    pub(super) fn asynchronous() -> Result<Arc<dyn Stand>, Stop> {
+        Ok(Arc::new(Self::start()?))
+    }
+
+    /// Commits wait for the standby.
+    pub(super) fn synchronous() -> Result<Arc<dyn Stand>, Stop> {
+        let pair = Self::start()?;
+        pair.primary.sql(postgres::DATABASE, "ALTER SYSTEM SET synchronous_standby_names = 'heir'");
+        pair.primary.sql(postgres::DATABASE, "SELECT pg_reload_conf()");
+        pair.primary.wait_for("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
+        Ok(Arc::new(pair))
+    }
+
+    fn start() -> Result<Self, Stop> {
         let primary = postgres::migrated()?;
         let standby = primary.standby("heir");
-        if synchronous {
-            primary.sql(postgres::DATABASE, "ALTER SYSTEM SET synchronous_standby_names = 'heir'");
-            primary.sql(postgres::DATABASE, "SELECT pg_reload_conf()");
-            primary.wait_for("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
-        }
-        Ok(Arc::new(Self { primary, standby }))
+        Ok(Self { primary, standby })
     }
 
     fn hold_replication(&self) {

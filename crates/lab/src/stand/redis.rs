@@ -3,7 +3,6 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use fencepost_servers::{RedisServer, WallClock};
@@ -76,7 +75,7 @@ impl Stand for Server {
                 Ok(())
             }
             ServerFault::JumpClock => {
-                let jump = |clock: &Arc<WallClock>| clock.stand_apart(Duration::from_secs(3600));
+                let jump = |clock: &Arc<WallClock>| clock.stand_apart(3600);
                 self.clock.as_ref().map_err(Clone::clone).and_then(jump).map_err(Stop::NotInstalled)
             }
             other => Err(not_possible(other, "a Redis server")),

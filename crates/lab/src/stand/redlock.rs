@@ -4,7 +4,6 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::Arc,
     thread,
-    time::Duration,
 };
 
 use fencepost_servers::{RedisServer, WallClock};
@@ -82,7 +81,7 @@ impl Stand for Servers {
                 self.servers[0].kill();
                 Ok(())
             }
-            ServerFault::JumpClock => self.clock.stand_apart(Duration::from_secs(3600)).map_err(Stop::NotInstalled),
+            ServerFault::JumpClock => self.clock.stand_apart(3600).map_err(Stop::NotInstalled),
             other => Err(not_possible(other, "the servers of a Redlock")),
         }
     }

@@ -139,7 +139,10 @@ impl Judged {
         let scope = if self.scope.is_empty() { String::new() } else { format!(" ({})", self.scope) };
         let verdict = match (needs, self.serves, self.fence) {
             (Needs::NoLock, ..) => "no lock is taken there".to_owned(),
-            (Needs::AnyStore | Needs::Fence, true, _) => "it serves this".to_owned(),
+            (_, true, _) => "it serves this".to_owned(),
+            (Needs::Cells, false, _) => {
+                "it does not serve this: it keeps no cells, in which results are kept".to_owned()
+            }
             (_, false, FenceSource::None(why)) => format!("it does not serve this: it has no fence, since {why}"),
             (_, false, FenceSource::Issued(_)) => "it does not serve this".to_owned(),
         };

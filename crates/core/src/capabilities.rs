@@ -75,4 +75,7 @@ pub struct Capabilities {
     pub permits: bool,
     /// Whether several locks can be claimed in one step; where not, they are claimed one after the other.
     pub several: bool,
+    /// Whether it keeps cells, values that are changed by compare-and-set: elections, latches, members and what is done once
+    /// for a key stand on them.
+    pub cells: bool,
 }

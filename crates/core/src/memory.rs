@@ -61,6 +61,7 @@ pub fn capabilities() -> Capabilities {
         shared: true,
         permits: true,
         several: true,
+        cells: true,
     }
 }
 

@@ -104,6 +104,7 @@ pub fn capabilities() -> Capabilities {
         shared: false,
         permits: false,
         several: false,
+        cells: true,
     }
 }
 

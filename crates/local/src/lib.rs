@@ -100,5 +100,6 @@ pub fn capabilities() -> Capabilities {
         shared: true,
         permits: true,
         several: false,
+        cells: true,
     }
 }

@@ -90,6 +90,8 @@ pub enum Needs {
     NoLock,
     /// Any store that locks.
     AnyStore,
+    /// A store that keeps cells.
+    Cells,
     /// A store for correctness: its grants carry a fence.
     Fence,
 }
@@ -163,7 +165,11 @@ impl Question {
 impl Needs {
     /// Whether a store of these capabilities has it.
     pub fn served_by(self, store: &Capabilities) -> bool {
-        self != Needs::Fence || store.class == Class::Correctness
+        match self {
+            Needs::NoLock | Needs::AnyStore => true,
+            Needs::Cells => store.cells,
+            Needs::Fence => store.class == Class::Correctness,
+        }
     }
 }
 

@@ -93,6 +93,7 @@ pub fn capabilities() -> Capabilities {
         shared: true,
         permits: true,
         several: false,
+        cells: true,
     }
 }
 

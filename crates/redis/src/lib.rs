@@ -116,6 +116,7 @@ pub fn capabilities() -> Capabilities {
         shared: true,
         permits: true,
         several: true,
+        cells: true,
     }
 }
 

@@ -100,6 +100,7 @@ pub fn capabilities() -> Capabilities {
         shared: false,
         permits: false,
         several: false,
+        cells: false,
     }
 }
 

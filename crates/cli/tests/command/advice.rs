@@ -22,6 +22,19 @@ fn flags_lead_to_the_answer_and_the_store_is_judged_without_a_connection() {
 }
 
 #[test]
+fn a_store_that_keeps_nothing_does_not_serve_what_is_kept() {
+    let judged = |store: &str| {
+        let told = World::on(store.into()).finish(&["advise", "--shared", "yes", "--need", "request"]);
+        assert_eq!(told.code, 0, "{}", told.stderr);
+        told.stdout
+    };
+    let redlock = judged("redlock://h1,h2,h3");
+    assert!(redlock.contains("it does not serve this: it keeps no cells"), "{redlock}");
+    let redis = judged("redis://h1");
+    assert!(redis.contains("it serves this"), "{redis}");
+}
+
+#[test]
 fn what_a_script_leaves_out_is_named_with_its_choices() {
     let world = World::new();
     let finished = world.finish(&["advise", "--shared", "yes"]);

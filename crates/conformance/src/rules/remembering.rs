@@ -18,6 +18,7 @@ use crate::{
 const BRIEF: Duration = Duration::from_secs(2);
 
 fn cells(store: &Arc<dyn Store>) -> Verdict<&dyn Cells> {
+    assert_eq!(store.capabilities().cells, store.cells().is_some(), "what it says of itself");
     store.cells().ok_or(DoesNotApply("the store has no cells"))
 }
 

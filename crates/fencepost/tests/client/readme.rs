@@ -40,13 +40,15 @@ fn check(page: &str, mark: &str, table: &str) {
 }
 
 fn primitives() -> String {
-    let mut table = "| store | URL | shared locks | permits | several locks |\n|---|---|---|---|---|\n".to_owned();
+    let mut table =
+        "| store | URL | shared locks | permits | several locks | cells |\n|---|---|---|---|---|---|\n".to_owned();
     for scheme in SCHEMES {
         let store = (scheme.capabilities)();
         let has = |has: bool| if has { "yes" } else { "no" };
         let several = if store.several { "in one step" } else { "one after the other" };
         let (name, url) = (store.store, store.url);
-        writeln!(table, "| {name} | `{url}` | {} | {} | {several} |", has(store.shared), has(store.permits)).unwrap();
+        let [shared, permits, cells] = [store.shared, store.permits, store.cells].map(has);
+        writeln!(table, "| {name} | `{url}` | {shared} | {permits} | {several} | {cells} |").unwrap();
     }
     table
 }

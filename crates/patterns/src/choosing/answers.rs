@@ -213,7 +213,7 @@ INSERT INTO seen (key, result) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING;",
          noted. The repetition does it again. In PostgreSQL, `fencepost::patterns::requests` puts both into one.",
         "A caller that makes a new key for each try is not protected by it.",
     ],
-    needs: Needs::NoLock,
+    needs: Needs::Cells,
 };
 
 static CLAIM: Answer = Answer {

@@ -50,6 +50,7 @@ fn tell(page: &mut String, answer: &Answer) {
     let store = match answer.needs {
         Needs::NoLock => "no lock, so no store of locks",
         Needs::AnyStore => "any store",
+        Needs::Cells => "a store that keeps [cells](primitives.md)",
         Needs::Fence => "a store for *correctness*, whose grants carry a fence",
     };
     put(page, format_args!("*Needs* {store}.\n\n```rust,no_run\n{}\n```\n\n", answer.rust));

@@ -73,7 +73,8 @@ impl RedisStore {
         }
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
         let script = &self.room().scripts.resize;
-        let answer = self.room().nodes.call(script, &self.room().keys.all(name), &[of.to_string()]).await;
+        // Not sent again: it would tell the new limit as the one before.
+        let answer = self.room().nodes.call_unrepeated(script, &self.room().keys.all(name), &[&of.to_string()]).await;
         match answer.map_err(failed)? {
             Value::Array(parts) => match &parts[..] {
                 [unused] if text(unused) == Some("unused") => Ok(None),

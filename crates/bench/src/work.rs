@@ -9,7 +9,7 @@ mod taking;
 
 use std::time::Duration;
 
-use fencepost::Error;
+use fencepost::{Attempt, Error, ErrorKind, error::Operation};
 
 use crate::{
     ground::Ground,
@@ -28,4 +28,13 @@ pub(crate) async fn measure(ground: &Ground, plan: &Plan, part: &Part, span: Dur
         Work::Primitives => primitives::measure(ground, outcome, span).await,
         Work::Crowds => crowds::measure(ground, outcome, span).await,
     }
+}
+
+/// What was acquired. Nobody else uses our names.
+fn granted<T>(attempt: Attempt<T>) -> Result<T, Error> {
+    attempt.acquired().ok_or_else(|| broken("a name of ours is held by another".into()))
+}
+
+fn broken(what: String) -> Error {
+    Error::new(ErrorKind::Unavailable, Operation::Wait, what)
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use fencepost::{
-    Attempt, Efficiency, Error, ErrorKind, Lease, LockName, Locks,
+    Efficiency, Error, Lease, LockName, Locks,
     clock::{self, BootClock, Moment},
-    error::Operation,
-    hold::{Counted, Hold, Shared},
+    hold::{Counted, Shared},
 };
 use tokio::task::JoinSet;
 
+use super::{broken, granted};
 use crate::{
     ground::Ground,
     report::{Figure, Outcome},
@@ -128,12 +128,4 @@ async fn queued(locks: &Locks<Efficiency>, name: &LockName, count: usize) -> Res
 
 fn each(began: Moment, count: usize) -> f64 {
     now().since(began).as_secs_f64() * 1e6 / count as f64
-}
-
-fn granted<H: Hold>(attempt: Attempt<Lease<Efficiency, H>>) -> Result<Lease<Efficiency, H>, Error> {
-    attempt.acquired().ok_or_else(|| broken("a name of ours is held by another".into()))
-}
-
-fn broken(what: String) -> Error {
-    Error::new(ErrorKind::Unavailable, Operation::Wait, what)
 }

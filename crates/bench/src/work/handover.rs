@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use fencepost::{
-    Attempt, Efficiency, Error, ErrorKind, Lease, LockName, Locks,
+    Attempt, Efficiency, Error, Lease, LockName, Locks,
     clock::{self, BootClock, Moment},
-    error::Operation,
 };
 use tokio::{sync::mpsc, task::JoinSet};
 
+use super::{broken, granted};
 use crate::{
     floor::Commands,
     ground::Ground,
@@ -88,7 +88,7 @@ struct Handed {
 impl Batch {
     async fn begin(ground: &Ground, holder: &Locks<Efficiency>, waiting: usize) -> Result<Self, Error> {
         let name = ground.name();
-        let lease = held(holder.lock(&name).acquire().await?)?;
+        let lease = granted(holder.lock(&name).acquire().await?)?;
         // Clients of their own, so that a hand-over has to leave this one.
         let waiters = ground.client().await?;
         let (sender, grants) = mpsc::unbounded_channel();
@@ -132,7 +132,7 @@ impl Batch {
                 return Err(broken("a waiter ended without an answer".into()));
             };
             samples.record(at.since(sent));
-            self.lease = held(attempt?)?;
+            self.lease = granted(attempt?)?;
         }
         let after = ground.commands().await?;
         let commands = after.zip(before).map(|(after, before)| after.since(before));
@@ -142,12 +142,4 @@ impl Batch {
         self.waiters.close().await;
         Ok(Handed { samples, commands })
     }
-}
-
-fn held(attempt: Attempt<Lease<Efficiency>>) -> Result<Lease<Efficiency>, Error> {
-    attempt.acquired().ok_or_else(|| broken("a name of ours is held by another".into()))
-}
-
-fn broken(what: String) -> Error {
-    Error::new(ErrorKind::Unavailable, Operation::Wait, what)
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost::{Attempt, Efficiency, Error, Lease, Locks, clock::Moment, hold::Hold};
+use fencepost::{Efficiency, Error, Locks, clock::Moment};
 
+use super::granted;
 use crate::{
     floor::{Cycle, Measuring},
     ground::Ground,
@@ -72,27 +73,16 @@ impl Cycle for Ours<'_> {
             let (read_write, semaphore) = (self.locks.read_write(&name), self.locks.semaphore(&name, 100));
             samples
                 .fill(until, async || match self.kind {
-                    Kind::Lock => give_back(self.locks.lock(&name).acquire().await?).await,
-                    Kind::Reader => give_back(read_write.read().acquire().await?).await,
-                    Kind::Permit => give_back(semaphore.permits(1).acquire().await?).await,
-                    Kind::Downgraded => match self.locks.lock(&name).acquire().await? {
-                        Attempt::Acquired(writer) => writer.downgrade().await?.release().await.map(drop),
-                        Attempt::Busy(_) => Ok(()),
-                    },
-                    Kind::Three => match self.locks.several(&three).acquire().await? {
-                        Attempt::Acquired(mut all) => all.release().await.map(drop),
-                        Attempt::Busy(_) => Ok(()),
-                    },
+                    Kind::Lock => granted(self.locks.lock(&name).acquire().await?)?.release().await.map(drop),
+                    Kind::Reader => granted(read_write.read().acquire().await?)?.release().await.map(drop),
+                    Kind::Permit => granted(semaphore.permits(1).acquire().await?)?.release().await.map(drop),
+                    Kind::Downgraded => {
+                        let writer = granted(self.locks.lock(&name).acquire().await?)?;
+                        writer.downgrade().await?.release().await.map(drop)
+                    }
+                    Kind::Three => granted(self.locks.several(&three).acquire().await?)?.release().await.map(drop),
                 })
                 .await
         })
-    }
-}
-
-/// Nobody else uses the names.
-async fn give_back<H: Hold>(attempt: Attempt<Lease<Efficiency, H>>) -> Result<(), Error> {
-    match attempt {
-        Attempt::Acquired(mut lease) => lease.release().await.map(drop),
-        Attempt::Busy(_) => Ok(()),
     }
 }

@@ -54,6 +54,11 @@ pub enum Refusal {
         /// `reserved`, `confirmed` or `cancelled`.
         state: String,
     },
+    /// It was changed by others each time, or something else kept it from being changed, such as a trigger.
+    Contended {
+        /// How often.
+        conflicts: u32,
+    },
     /// The keys lie in different slots of a cluster, so that no step can change them together.
     OtherSlot {
         /// Two of them.
@@ -105,6 +110,7 @@ impl fmt::Display for Refusal {
             Self::NotPositive { amount } => write!(f, "{amount} is no amount: it must be more than zero"),
             Self::SameAccount => f.write_str("whence and whither are the same"),
             Self::OtherOrder { amount, state } => write!(f, "the order is {state}, with an amount of {amount}"),
+            Self::Contended { conflicts } => write!(f, "others changed it first {conflicts} times in a row"),
             Self::OtherSlot { keys: [a, b] } => write!(
                 f,
                 "{a:?} and {b:?} lie in different slots of a cluster; give both the same hash tag, such as {{shop}}:{a}"

@@ -73,7 +73,7 @@ impl Amounts {
              RETURNING {number}"
         );
         let look = format!("SELECT {number} FROM {table} WHERE {column} = $1");
-        loop {
+        for _ in 0..MOST_CONFLICTS {
             if let Some(row) = client.query_opt(&take, &[key, &amount]).await? {
                 return Ok(Ok(row.try_get(0)?));
             }
@@ -86,6 +86,7 @@ impl Amounts {
                 return Ok(Err(Refusal::Insufficient { has }));
             }
         }
+        Ok(Err(Refusal::Contended { conflicts: MOST_CONFLICTS }))
     }
 
     /// Moves `amount` from one row's number to another's; answers what is in both afterwards. Both rows are locked in the order of

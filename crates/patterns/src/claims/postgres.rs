@@ -84,11 +84,14 @@ CREATE INDEX IF NOT EXISTS {index} ON {table} ({key}) WHERE done_at IS NULL;
                  SELECT {key} FROM {table}
                  WHERE done_at IS NULL AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())
                  ORDER BY {key} LIMIT $3 FOR UPDATE SKIP LOCKED
+             ),
+             taken AS (
+                 UPDATE {table} AS tickets
+                 SET claimed_by = $1, claimed_until = clock_timestamp() + $2 * interval '1 second', claims = claims + 1
+                 FROM picked WHERE tickets.{key} = picked.{key}
+                 RETURNING tickets.{key}, tickets.claims
              )
-             UPDATE {table} AS tickets
-             SET claimed_by = $1, claimed_until = clock_timestamp() + $2 * interval '1 second', claims = claims + 1
-             FROM picked WHERE tickets.{key} = picked.{key}
-             RETURNING tickets.{key}, tickets.claims"
+             SELECT {key}, claims FROM taken ORDER BY {key}"
         );
         let (worker, count) = (worker.to_string(), i64::from(count));
         let rows = client.query(&take, &[&worker, &span.as_secs_f64(), &count]).await?;

@@ -334,6 +334,10 @@ async fn what_postgres_refuses_is_told_by_type_and_changes_nothing() {
     assert_eq!(transfer("full", "a", 1).await, Ok((i64::MAX - 1, 3)));
     transaction.rollback().await.unwrap();
     assert_eq!(server.value("SELECT balance FROM accounts WHERE name = 'a'"), "2");
+    // What keeps every change from happening looks as if others were always faster.
+    server.sql("CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$");
+    server.sql("CREATE TRIGGER no BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION no()");
+    assert!(matches!(accounts.take(&client, &"a", 1).await.unwrap(), Err(Refusal::Contended { conflicts: 1.. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]

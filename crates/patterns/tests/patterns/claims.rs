@@ -201,4 +201,8 @@ async fn tickets_in_postgres_come_back_to_another_who_alone_is_heard() {
     transaction.rollback().await.unwrap();
     assert_eq!(tickets.done(&client, &a, &[1_i64]).await.unwrap(), [1]);
     assert!(tickets.done(&client, &a, &[1_i64]).await.unwrap().is_empty());
+    // In the order of their keys, however they lie in the table.
+    server.sql("INSERT INTO mails SELECT id FROM generate_series(1, 500) AS id WHERE id > 2 ORDER BY md5(id::text)");
+    let many = tickets.take::<_, i64>(&client, &b, 400, long).await.unwrap();
+    assert!(many.len() == 400 && many.is_sorted_by_key(|ticket| ticket.key), "{many:?}");
 }

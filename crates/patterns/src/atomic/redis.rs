@@ -33,10 +33,14 @@ pub use self::{
 };
 use super::{Outcome, Refusal};
 
-static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../scripts/take.lua")));
-static TRANSFER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../scripts/transfer.lua")));
-static RESERVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../scripts/reserve.lua")));
+static TAKE: LazyLock<Script> = LazyLock::new(|| on_numbers(include_str!("../scripts/take.lua")));
+static TRANSFER: LazyLock<Script> = LazyLock::new(|| on_numbers(include_str!("../scripts/transfer.lua")));
+static RESERVE: LazyLock<Script> = LazyLock::new(|| on_numbers(include_str!("../scripts/reserve.lua")));
 static SETTLE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../scripts/settle.lua")));
+
+fn on_numbers(script: &str) -> Script {
+    Script::new(&[include_str!("../scripts/number.lua"), script].concat())
+}
 
 /// Whole numbers of 64 bits in string keys.
 #[derive(Debug)]

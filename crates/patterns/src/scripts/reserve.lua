@@ -8,11 +8,6 @@
 -- {'other order', amount, state} for an order that is there with another amount, or that is cancelled.
 -- Atomic: both. A repeat for an order that is there answers as the first did.
 
--- Whether it is a whole number of 64 bits: the server says so by its own arithmetic. One of Lua's has 53 bits.
-local function whole(key)
-    return type(redis.pcall('INCRBY', key, '0')) ~= 'table'
-end
-
 local order = redis.call('HMGET', KEYS[2], 'amount', 'state')
 if order[1] then
     if order[1] == ARGV[1] and order[2] ~= 'cancelled' then
@@ -22,12 +17,7 @@ if order[1] then
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'missing'} end
 if not whole(KEYS[1]) then return {'not a number'} end
-local has = redis.call('GET', KEYS[1])
-local left = redis.pcall('DECRBY', KEYS[1], ARGV[1])
-if type(left) == 'table' then return {'insufficient', has} end -- below what 64 bits hold
-if left < 0 then
-    redis.call('INCRBY', KEYS[1], ARGV[1])
-    return {'insufficient', has}
-end
+local has = short_of(KEYS[1], ARGV[1])
+if has then return {'insufficient', has} end
 redis.call('HSET', KEYS[2], 'amount', ARGV[1], 'state', 'reserved')
 return {'done', redis.call('GET', KEYS[1])}

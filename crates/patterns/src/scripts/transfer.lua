@@ -8,22 +8,13 @@
 -- {'not a number', 1 or 2} or {'overflow', what is there}.
 -- Atomic: both changes. Every refusal leaves both as they were.
 
--- Whether it is a whole number of 64 bits: the server says so by its own arithmetic. One of Lua's has 53 bits.
-local function whole(key)
-    return type(redis.pcall('INCRBY', key, '0')) ~= 'table'
-end
-
 for place, key in ipairs(KEYS) do
     if redis.call('EXISTS', key) == 0 then return {'missing', place} end
     if not whole(key) then return {'not a number', place} end
 end
-local from, to = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
-local left = redis.pcall('DECRBY', KEYS[1], ARGV[1])
-if type(left) == 'table' then return {'insufficient', from} end -- below what 64 bits hold
-if left < 0 then
-    redis.call('INCRBY', KEYS[1], ARGV[1])
-    return {'insufficient', from}
-end
+local to = redis.call('GET', KEYS[2])
+local from = short_of(KEYS[1], ARGV[1])
+if from then return {'insufficient', from} end
 local sum = redis.pcall('INCRBY', KEYS[2], ARGV[1])
 if type(sum) == 'table' then
     redis.call('INCRBY', KEYS[1], ARGV[1])

@@ -22,6 +22,7 @@ mod work;
 pub use crate::{
     plan::{Plan, Work},
     report::{Against, Figure, Goal, Latency, Outcome, Report, SCHEMA},
+    work::{PassedOver, passed_over},
 };
 
 use fencepost::Error;

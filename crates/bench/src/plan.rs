@@ -23,13 +23,23 @@ pub enum Work {
     Primitives,
     /// Many readers of one lock, and many who wait for a hundred permits. Only when it is asked for.
     Crowds,
+    /// How often those who wait are passed over by later ones. Only when it is asked for.
+    Fairness,
 }
 
 impl Work {
     /// All of them, in the order in which they run. Leases come first: memory that another work has freed would be
     /// used again for them, and would not count.
-    pub const ALL: [Work; 7] =
-        [Work::Leases, Work::Alone, Work::Tasks, Work::HandOver, Work::Startup, Work::Primitives, Work::Crowds];
+    pub const ALL: [Work; 8] = [
+        Work::Leases,
+        Work::Alone,
+        Work::Tasks,
+        Work::HandOver,
+        Work::Startup,
+        Work::Primitives,
+        Work::Crowds,
+        Work::Fairness,
+    ];
 
     /// Its word on the command line and in the report.
     pub fn word(self) -> &'static str {
@@ -41,6 +51,7 @@ impl Work {
             Work::Startup => "startup",
             Work::Primitives => "primitives",
             Work::Crowds => "crowds",
+            Work::Fairness => "fairness",
         }
     }
 
@@ -55,6 +66,7 @@ impl Work {
             Work::Startup => vec![part(&1, 4.0)],
             Work::Primitives => vec![part(&1, 4.0)],
             Work::Crowds => vec![part(&plan.crowd, 4.0)],
+            Work::Fairness => vec![part(&FAIRNESS_TASKS, 4.0)],
         }
     }
 }
@@ -67,6 +79,9 @@ impl FromStr for Work {
         found.ok_or_else(|| format!("the works are {}", Work::ALL.map(Work::word).join(", ")))
     }
 }
+
+/// Tasks for [`Work::Fairness`], among eight clients.
+const FAIRNESS_TASKS: usize = 64;
 
 /// A run to come.
 #[derive(Clone, Debug)]
@@ -115,7 +130,7 @@ impl Plan {
         Work::ALL.into_iter().filter(|work| match self.only.is_empty() {
             true => match work {
                 Work::Startup => self.command.is_some(),
-                Work::Primitives | Work::Crowds => false,
+                Work::Primitives | Work::Crowds | Work::Fairness => false,
                 Work::Leases | Work::Alone | Work::Tasks | Work::HandOver => true,
             },
             false => self.only.contains(work),
@@ -143,6 +158,7 @@ impl fmt::Display for Part {
             Work::Startup => f.write_str("start of the command"),
             Work::Primitives => f.write_str("primitives beside the plain lock"),
             Work::Crowds => write!(f, "{} readers, and as many who wait for permits", self.size),
+            Work::Fairness => write!(f, "{} who want one lock all the time", self.size),
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The works, each measured next to its floor.
 
 mod crowds;
+mod fairness;
 mod handover;
 mod leases;
 mod primitives;
 mod startup;
 mod taking;
+
+pub use fairness::{PassedOver, passed_over};
 
 use std::time::Duration;
 
@@ -27,6 +30,7 @@ pub(crate) async fn measure(ground: &Ground, plan: &Plan, part: &Part, span: Dur
         Work::Startup => startup::measure(ground, plan, outcome, span),
         Work::Primitives => primitives::measure(ground, outcome, span).await,
         Work::Crowds => crowds::measure(ground, outcome, span).await,
+        Work::Fairness => fairness::measure(ground, outcome, span).await,
     }
 }
 

@@ -178,3 +178,16 @@ async fn the_form_for_programs_is_stable() {
     assert_eq!(keys(&outcome["latency"]), ["p50_us", "p99_us", "samples"]);
     assert_eq!(outcome["work"], "alone");
 }
+
+/// Asked for by name only. Our own runtime of one thread: nothing that waits is forgotten for long.
+#[tokio::test]
+async fn who_waits_is_passed_by_nobody_who_comes_later() {
+    let server = RedisServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    for url in [server.url(), format!("file:{}", directory.path().display())] {
+        let plan = Plan { only: vec![Work::Fairness], ..small(url) };
+        let report = fencepost_bench::run(&plan, &mut |_, _| {}).await.unwrap();
+        assert!(figure(&report, "of them had waited") > 0.0, "{report}");
+        assert!(figure(&report, "the most for one who waited") <= 2.0, "{report}");
+    }
+}

@@ -81,7 +81,8 @@ macro_rules! conformance_suite {
                 w2_waiters_share_one_connection
                 w2_a_crowd_is_served
                 w3_first_come_first_served
-                w3_first_come_first_served_across_processes;
+                w3_first_come_first_served_across_processes
+                w3_in_a_crowd_nobody_is_passed;
             cancellation:
                 c1_dropped_acquires_leave_nothing
                 c1_a_cancelled_waiter_leaves_the_queue
@@ -113,6 +114,7 @@ macro_rules! conformance_suite {
                 w3_later_readers_do_not_pass_a_writer_that_waits
                 w2_all_readers_that_wait_next_come_in_together
                 w1_a_dead_reader_goes
+                l1_a_paused_reader_finds_out_at_its_first_look
                 a_writer_becomes_a_reader_without_a_gap
                 a_downgraded_lease_is_renewed_and_given_back
                 an_owner_that_reads_is_refused_as_writer
@@ -120,6 +122,7 @@ macro_rules! conformance_suite {
             permits:
                 the_count_never_exceeds_the_limit
                 w1_a_dead_holders_permit_comes_back
+                l1_a_paused_holder_of_a_permit_finds_out_at_its_first_look
                 w3_one_that_waits_for_two_is_not_passed
                 a_differing_limit_is_refused
                 a_name_is_a_lock_or_a_semaphore

@@ -7,9 +7,9 @@
 
 use std::{any::Any, env, process::Command, process::ExitCode};
 
-use fencepost_servers::{ClusterSet, EtcdCluster, RedisServer, SentinelSet, ZooKeeperServer};
+use fencepost_servers::{ClusterSet, EtcdCluster, PostgresServer, RedisServer, SentinelSet, ZooKeeperServer};
 
-const USAGE: &str = "with redis|sentinel|cluster|redlock|etcd|zookeeper COMMAND [ARGUMENT]…";
+const USAGE: &str = "with redis|sentinel|cluster|redlock|etcd|zookeeper|postgres COMMAND [ARGUMENT]…";
 
 fn main() -> ExitCode {
     let mut words = env::args().skip(1);
@@ -43,6 +43,8 @@ fn started(what: &str) -> Option<(Box<dyn Any>, String)> {
         }),
         "etcd" => kept(EtcdCluster::start(1), EtcdCluster::url),
         "zookeeper" => kept(ZooKeeperServer::start(), ZooKeeperServer::url),
+        // Empty yet: `sh -c 'fencepost migrate && …'`.
+        "postgres" => kept(PostgresServer::start(), |server| server.url("postgres")),
         _ => None,
     }
 }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use fencepost::{Attempt, Efficiency, ErrorKind, Lease, hold::Counted};
-use fencepost_core::claim::{Claim, Claimed, Mode, Patience, Release};
+use fencepost_core::{
+    claim::{Claim, Claimed, Mode, Patience, Release},
+    clock::{BootClock, sleep},
+};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -90,6 +93,28 @@ pub async fn w1_a_dead_holders_permit_comes_back(site: &dyn Site) -> Verdict {
     assert!(matches!(busy, Attempt::Busy(_)), "and not more than there were");
     one.release().await.expect("a release");
     two.release().await.expect("a release");
+    Ok(())
+}
+
+/// Where grants expire, its permits go on to the next; where they do not, they stay.
+pub async fn l1_a_paused_holder_of_a_permit_finds_out_at_its_first_look(site: &dyn Site) -> Verdict {
+    counts(site)?;
+    site.apart()?;
+    let (mut paused, locks) = (Holder::start(site).await, locks(site).await);
+    paused.acquire_as("s", SHORT, Mode::Permits { count: 2, of: 3 }).await;
+    paused.pause();
+    let semaphore = locks.semaphore("s", 3);
+    if site.capabilities().expires {
+        let three = within(SHORT + SOON, "the permits come back", semaphore.permits(3).ttl(LONG).acquire()).await;
+        held(three).check().expect("they are ours now");
+        assert_eq!(paused.look_after_resuming("s").await, Some("Expired".to_owned()));
+        assert_eq!(paused.lost("s").await, "Expired");
+    } else {
+        sleep(&BootClock, SHORT).await;
+        let busy = semaphore.permits(2).wait(ms(0)).acquire().await.expect("an answer");
+        assert!(matches!(busy, Attempt::Busy(_)), "a stopped process still has them");
+        assert_eq!(paused.look_after_resuming("s").await, None);
+    }
     Ok(())
 }
 

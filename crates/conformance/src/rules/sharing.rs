@@ -9,15 +9,18 @@ use std::{
 };
 
 use fencepost::{Acquired, Attempt, Efficiency, ErrorKind, Lease, Locks, hold::Hold};
-use fencepost_core::claim::{Claim, Claimed, LossReason, Mode, Patience, Release, Renewal};
+use fencepost_core::{
+    claim::{Claim, Claimed, LossReason, Mode, Patience, Release, Renewal},
+    clock::{BootClock, sleep},
+};
 use tokio::task::JoinSet;
 
 use crate::{
     holder::Holder,
     site::{DoesNotApply, Site, Verdict},
     steps::{
-        LONG, SHORT, SOON, claim, claim_as, granted, locks, ms, name, nothing_left, queued, renewed, start_waiting,
-        store, within,
+        LONG, SHORT, SOON, claim, claim_as, granted, is_busy, locks, ms, name, nothing_left, queued, renewed,
+        start_waiting, store, within,
     },
 };
 
@@ -92,6 +95,26 @@ pub async fn w1_a_dead_reader_goes(site: &dyn Site) -> Verdict {
     dead.kill();
     let attempt = within(SHORT + SOON, "the writer gets in", waiting).await.expect("no panic");
     assert!(matches!(attempt, Ok(Acquired(_))), "{attempt:?}");
+    Ok(())
+}
+
+/// Where grants expire, a paused reader keeps no writer out for longer; where they do not, it still reads.
+pub async fn l1_a_paused_reader_finds_out_at_its_first_look(site: &dyn Site) -> Verdict {
+    shares(site)?;
+    site.apart()?;
+    let (mut paused, locks) = (Holder::start(site).await, locks(site).await);
+    paused.acquire_as("x", SHORT, Mode::Shared).await;
+    paused.pause();
+    if site.capabilities().expires {
+        let writer = within(SHORT + SOON, "the writer gets in", locks.lock("x").ttl(LONG).acquire()).await;
+        held(writer.expect("an answer")).check().expect("it is ours now");
+        assert_eq!(paused.look_after_resuming("x").await, Some("Expired".to_owned()));
+        assert_eq!(paused.lost("x").await, "Expired");
+    } else {
+        sleep(&BootClock, SHORT).await;
+        assert!(is_busy(&locks, "x").await, "a stopped process still reads");
+        assert_eq!(paused.look_after_resuming("x").await, None);
+    }
     Ok(())
 }
 

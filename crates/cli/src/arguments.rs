@@ -139,10 +139,10 @@ pub(crate) enum Verb {
     /// Exit code 76 when it was lost before.
     #[command(after_help = r#"Example: fencepost release backup --owner "$owner""#)]
     Release(Grant),
-    /// Show every lock that is held or waited for
+    /// Show every lock that is held or waited for, and every group with its members
     #[command(after_help = "Example: fencepost ls --json | jq -r '.[].name'")]
     Ls,
-    /// Show who holds a lock and who waits for it
+    /// Show who holds a lock, who waits for it, and who is in the group of that name
     #[command(after_help = "Example: fencepost who nightly-report")]
     Who(Named),
     /// Take a lock from its holder by force; the holder is told, waiters keep their places

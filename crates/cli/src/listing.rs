@@ -13,7 +13,7 @@ use fencepost::{
 };
 
 pub(crate) use self::leaders::observe;
-use self::view::Lock;
+use self::view::{Lock, Named};
 use crate::{
     arguments::{Break, Global},
     exit::{self, Ending},
@@ -23,34 +23,38 @@ use crate::{
 /// How often `watch` looks. Two looks a second are nothing to any store and quick enough for people.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Every lock that is held or waited for.
+/// Every lock that is held or waited for, and every group that has members.
 pub(crate) fn list(global: &Global) -> Ending {
     crate::log(global.verbose);
     crate::block_on(async {
         let locks = take::browse(global).await?;
         let states = locks.store().inspect(None).await?;
+        let groups = if locks.capabilities().cells { locks.groups().await? } else { Vec::new() };
+        let all = Named::all(&states, &groups);
         Ok(if global.json {
-            print_json(&states.iter().map(Lock::of).collect::<Vec<_>>())
-        } else if states.is_empty() {
+            print_json(&all.iter().map(Lock::of).collect::<Vec<_>>())
+        } else if all.is_empty() {
             Ending::done().saying("nothing is held and nobody waits")
         } else {
-            crate::print(&view::table(&states))
+            crate::print(&view::table(&all))
         })
     })
 }
 
-/// One lock's holders and waiters.
+/// One lock's holders and waiters, and the members of the group of that name.
 pub(crate) fn who(global: &Global, name: &LockName) -> Ending {
     crate::log(global.verbose);
     crate::block_on(async {
         let locks = take::browse(global).await?;
         let state = look(&locks, name).await?;
+        let members = if locks.capabilities().cells { locks.members_of(name.as_str()).await? } else { Vec::new() };
+        let named = Named::one(&state, &members);
         Ok(if global.json {
-            print_json(&Lock::of(&state))
-        } else if state.holders.is_empty() && state.waiters.is_empty() {
+            print_json(&Lock::of(&named))
+        } else if named.is_free() {
             Ending::done().saying(format!("{name} is free"))
         } else {
-            crate::print(&view::table(std::slice::from_ref(&state)))
+            crate::print(&view::table(&[named]))
         })
     })
 }

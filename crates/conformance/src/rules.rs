@@ -156,6 +156,7 @@ macro_rules! conformance_suite {
             dividing:
                 members_see_who_comes_and_goes
                 who_closes_its_locks_leaves_the_group
+                groups_are_listed_with_their_members
                 each_shard_has_one_owner;
             meeting:
                 a_latch_opens_when_all_have_arrived

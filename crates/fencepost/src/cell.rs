@@ -46,10 +46,17 @@ const OUTAGE_LIMIT: Duration = Duration::from_secs(10);
 pub struct Cell<T> {
     client: Arc<Client>,
     key: LockName,
-    expires: Option<Ttl>,
+    expires: Expires<T>,
     /// Whether the client's closing leaves it in use.
     parting: bool,
     value: PhantomData<fn() -> T>,
+}
+
+/// How long a value stays.
+enum Expires<T> {
+    Never,
+    After(Ttl),
+    By(fn(&T) -> Ttl),
 }
 
 /// What an update makes of the value it was shown.
@@ -126,7 +133,7 @@ impl<T> Cell<T> {
                 .on_lock(name)
                 .in_store(store));
         }
-        Ok(Self { client, key: name.of_kind(kind), expires: None, parting: false, value: PhantomData })
+        Ok(Self { client, key: name.of_kind(kind), expires: Expires::Never, parting: false, value: PhantomData })
     }
 
     /// The same cell, whose value is absent this long after each change, by the store's clock.
@@ -134,8 +141,13 @@ impl<T> Cell<T> {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] outside the limits of a [`Ttl`].
     pub fn expiring(mut self, after: Duration) -> Result<Self, Error> {
-        self.expires = Some(Ttl::new(after)?);
+        self.expires = Expires::After(Ttl::new(after)?);
         Ok(self)
+    }
+
+    /// The same cell, of which each value says for how long it stays.
+    pub(crate) fn expiring_by(self, after: fn(&T) -> Ttl) -> Self {
+        Self { expires: Expires::By(after), ..self }
     }
 
     /// The same cell for a last word: it can be changed while the client closes, which waits for work
@@ -198,14 +210,19 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         for conflicts in 0..MOST_CONFLICTS {
             let expected = found.expected;
-            let (written, outcome) = match edit(found.value.take()) {
+            let value = match edit(found.value.take()) {
                 Edit::Leave => return Ok(Update::Left),
                 Edit::Remove if expected == Expected::Absent => return Ok(Update::Removed { conflicts }),
-                Edit::Remove => (None, Update::Removed { conflicts }),
-                Edit::Write(value) => (Some(self.encoded(&value)?), Update::Written { value, conflicts }),
+                Edit::Remove => None,
+                Edit::Write(value) => Some(value),
             };
-            match self.set(expected, written).await? {
-                Changed::Done(_) => return Ok(outcome),
+            match self.set(expected, value.as_ref()).await? {
+                Changed::Done(_) => {
+                    return Ok(match value {
+                        Some(value) => Update::Written { value, conflicts },
+                        None => Update::Removed { conflicts },
+                    });
+                }
                 Changed::Conflict(now) => found = self.decoded(now)?,
             }
             clock::sleep(&*self.client.clock, backoff.pause()).await;
@@ -242,7 +259,7 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
 
     /// One compare-and-set on what was read.
     pub(crate) async fn write(&self, found: &Read<T>, value: &T) -> Result<Result<Version, Read<T>>, Error> {
-        match self.set(found.expected, Some(self.encoded(value)?)).await? {
+        match self.set(found.expected, Some(value)).await? {
             Changed::Done(version) => Ok(Ok(version)),
             Changed::Conflict(now) => Ok(Err(self.decoded(now)?)),
         }
@@ -253,8 +270,14 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
         self.set(Expected::Version(version), None).await.map(drop)
     }
 
-    async fn set(&self, expected: Expected, value: Option<Arc<[u8]>>) -> Result<Changed, Error> {
-        let change = Change { key: self.key.clone(), expected, value, ttl: self.expires, by: Owner::random()? };
+    async fn set(&self, expected: Expected, value: Option<&T>) -> Result<Changed, Error> {
+        let ttl = match self.expires {
+            Expires::Never => None,
+            Expires::After(ttl) => Some(ttl),
+            Expires::By(after) => value.map(after),
+        };
+        let value = value.map(|value| self.encoded(value)).transpose()?;
+        let change = Change { key: self.key.clone(), expected, value, ttl, by: Owner::random()? };
         match (self.patiently(|| self.cells().change(&change)).await?, change.expected) {
             // Gone, as was wanted: by an earlier try whose answer was lost, if not by another.
             ((true, Changed::Conflict(None)), Expected::Version(version)) if change.value.is_none() => {
@@ -323,8 +346,19 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
 
 impl<T> Clone for Cell<T> {
     fn clone(&self) -> Self {
-        let Self { parting, expires, .. } = *self;
-        Self { client: self.client.clone(), key: self.key.clone(), expires, parting, value: PhantomData }
+        let (client, key, expires) = (self.client.clone(), self.key.clone(), self.expires.clone());
+        Self { client, key, expires, parting: self.parting, value: PhantomData }
+    }
+}
+
+// Not derived: that would ask for a `T` that can be cloned.
+impl<T> Clone for Expires<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Expires::Never => Expires::Never,
+            Expires::After(ttl) => Expires::After(*ttl),
+            Expires::By(after) => Expires::By(*after),
+        }
     }
 }
 

@@ -98,7 +98,9 @@ pub use crate::{
     latch::{Barrier, LONGEST_PARTY, Latch, MOST_PARTIES, Passage},
     lease::{Lease, RELEASE_WITHIN},
     locks::{Locks, LocksBuilder},
-    members::{MOST_MEMBERS, MOST_SHARDS, Member, Members, ShardEvent, Shards, owner_of},
+    members::{
+        Group, GroupMember, MOST_GROUPS, MOST_MEMBERS, MOST_SHARDS, Member, Members, ShardEvent, Shards, owner_of,
+    },
     once::{Begun, KEPT_FOR, Kept, NotKept, Once, OnceGuard, Ran, Refusal},
     period::{Due, OncePer, Turn},
     read_write::ReadWrite,

@@ -17,7 +17,7 @@ use crate::{
     client::Client,
     election::Election,
     latch::{Barrier, Latch},
-    members::Members,
+    members::{self, Group, GroupMember, Members},
     observed::Observed,
     once::Once,
     period::OncePer,
@@ -124,6 +124,28 @@ impl<P: Purpose> Locks<P> {
     /// [`ErrorKind::Unsupported`] when the store keeps no cells.
     pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer, Error> {
         OncePer::new(self.client.clone(), name.as_ref(), period)
+    }
+
+    /// The groups that processes have joined ([`members`](Locks::members)), for listings.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the store keeps no cells; the rest as for [`Cell::read`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn groups(&self) -> Result<Vec<Group>, Error> {
+        members::groups(&self.client).await
+    }
+
+    /// Who is in the group called `name`; nobody when there is no such group.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for the name; the rest as for [`groups`](Locks::groups).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn members_of(&self, name: impl AsRef<str>) -> Result<Vec<GroupMember>, Error> {
+        members::members_of(&self.client, name.as_ref()).await
     }
 
     /// The facts about the store.

@@ -1,5 +1,6 @@
 //! Partitioning: who is there, and who of them owns which part of the work.
 
+mod groups;
 mod shards;
 
 use std::{
@@ -22,10 +23,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use crate::{
-    cell::{Cell, Edit},
+    cell::{Cell, Edit, Update},
     client::Client,
     locks::Locks,
 };
+use groups::Roll;
+pub use groups::{Group, GroupMember, MOST_GROUPS};
 pub use shards::{MOST_SHARDS, ShardEvent, Shards, owner_of};
 
 /// The most members of one group: all of them are told of each other.
@@ -42,12 +45,22 @@ pub struct Members<P> {
     locks: Locks<P>,
     name: String,
     cell: Cell<Register>,
+    roll: Roll,
 }
 
 /// Who is there, as the group's cell has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Register {
     members: BTreeMap<String, Entry>,
+}
+
+impl Register {
+    /// Each member writes it three times in its own TTL.
+    fn kept_for(&self) -> Ttl {
+        let longest = self.members.values().map(|entry| entry.ttl_ms).max().unwrap_or_default();
+        let kept = Duration::from_millis(longest).saturating_mul(2).clamp(Ttl::MIN, Ttl::MAX);
+        Ttl::new(kept).expect("between the limits")
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,10 +73,26 @@ struct Entry {
     ttl_ms: u64,
 }
 
+/// The cell of a group's register. When nobody writes it any more, all of its members are dead.
+fn register(client: &Arc<Client>, name: &LockName) -> Result<Cell<Register>, Error> {
+    Ok(Cell::new(client.clone(), "members", name)?.expiring_by(Register::kept_for))
+}
+
+/// Every group that somebody has joined.
+pub(crate) async fn groups(client: &Arc<Client>) -> Result<Vec<Group>, Error> {
+    Roll::new(client)?.present(true).await
+}
+
+/// Who is in the group called `name`.
+pub(crate) async fn members_of(client: &Arc<Client>, name: &str) -> Result<Vec<GroupMember>, Error> {
+    Ok(Roll::new(client)?.members_of(name).await?.unwrap_or_default())
+}
+
 impl<P: Purpose> Members<P> {
     pub(crate) fn new(locks: Locks<P>, name: &str) -> Result<Self, Error> {
-        let cell = Cell::new(locks.client().clone(), "members", &LockName::new(name)?)?;
-        Ok(Self { locks, name: name.to_owned(), cell })
+        let cell = register(locks.client(), &LockName::new(name)?)?;
+        let roll = Roll::new(locks.client())?;
+        Ok(Self { locks, name: name.to_owned(), cell, roll })
     }
 
     /// Joins as `id`, for as long as the answer lives. A process that dies is gone, as another member sees it, after
@@ -143,12 +172,20 @@ impl<P: Purpose> Members<P> {
         let keeper = Keeper {
             client: self.locks.client().clone(),
             cell: self.cell.clone(),
+            group: self.name.clone(),
+            roll: self.roll.clone(),
             id: id.to_owned(),
             entry,
             watching: Mutex::new(watching),
             view: view.clone(),
         };
         self.locks.client().cleaner.run(keeper.keep(gone));
+        let (roll, group) = (self.roll.clone(), self.name.clone());
+        self.locks.client().cleaner.run(async move {
+            if let Err(error) = roll.enter(&group).await {
+                tracing::debug!(%error, "a group is not listed");
+            }
+        });
         Member { members: self.clone(), id: id.to_owned(), view, _alive: alive }
     }
 }
@@ -236,6 +273,8 @@ impl Watching {
 struct Keeper {
     client: Arc<Client>,
     cell: Cell<Register>,
+    group: String,
+    roll: Roll,
     id: String,
     entry: Entry,
     watching: Mutex<Watching>,
@@ -275,8 +314,15 @@ impl Keeper {
                 self.show(&register);
             }
         }
+        if let Err(error) = self.leave().await {
+            tracing::debug!(%error, "a member that left is gone after its TTL");
+        }
+    }
+
+    /// Whoever leaves last takes the group off the roll.
+    async fn leave(&self) -> Result<(), Error> {
         let cell = self.cell.parting();
-        let leave = cell.update(|found| {
+        let left = cell.update(|found| {
             let Some(mut register) = found else { return Edit::Leave };
             match register.members.get(&self.id) {
                 Some(entry) if entry.incarnation == self.entry.incarnation => {
@@ -286,8 +332,9 @@ impl Keeper {
                 _ => Edit::Leave,
             }
         });
-        if let Err(error) = leave.await {
-            tracing::debug!(%error, "a member that left is gone after its TTL");
+        match left.await? {
+            Update::Removed { .. } => self.roll.parting().strike([self.group.clone()].into()).await,
+            left => left.settled("the group"),
         }
     }
 

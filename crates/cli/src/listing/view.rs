@@ -1,11 +1,46 @@
-//! What a listing shows of a lock: as JSON and as a table. Never the owner value.
+//! What a listing shows of a lock, and of the group of the same name: as JSON and as a table. Never the owner value.
 
 use std::{collections::BTreeMap, fmt};
 
-use fencepost::claim::{Claimant, Holder, LockState, Mode, Waiter};
+use fencepost::{
+    Group, GroupMember,
+    claim::{Claimant, Holder, LockState, Mode, Waiter},
+};
 use serde::Serialize;
 
 use crate::when;
+
+/// What goes by one name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Named<'a> {
+    name: &'a str,
+    holders: &'a [Holder],
+    waiters: &'a [Waiter],
+    members: &'a [GroupMember],
+}
+
+impl<'a> Named<'a> {
+    /// All names of a store, sorted.
+    pub(crate) fn all(states: &'a [LockState], groups: &'a [Group]) -> Vec<Self> {
+        let mut all: BTreeMap<&str, Self> = BTreeMap::new();
+        for LockState { name, holders, waiters } in states {
+            let named = all.entry(name.as_str()).or_default();
+            (named.holders, named.waiters) = (holders, waiters);
+        }
+        for Group { name, members } in groups {
+            all.entry(name).or_default().members = members;
+        }
+        all.into_iter().map(|(name, named)| Self { name, ..named }).collect()
+    }
+
+    pub(crate) fn one(state: &'a LockState, members: &'a [GroupMember]) -> Self {
+        Self { name: state.name.as_str(), holders: &state.holders, waiters: &state.waiters, members }
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty() && self.members.is_empty()
+    }
+}
 
 /// A lock as programs see it.
 #[derive(Debug, Serialize)]
@@ -13,6 +48,19 @@ pub(crate) struct Lock<'a> {
     name: &'a str,
     holders: Vec<Party<'a>>,
     waiters: Vec<Party<'a>>,
+    /// Those of the group of that name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<Member<'a>>,
+}
+
+/// A member of a group as programs see it.
+#[derive(Debug, Serialize)]
+struct Member<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    who: Person<'a>,
+    /// It is taken for dead when it has shown no sign of life for so long.
+    ttl_ms: u128,
 }
 
 /// A holder or waiter as programs see it.
@@ -56,12 +104,19 @@ enum How<'a> {
 }
 
 impl<'a> Lock<'a> {
-    pub(crate) fn of(state: &'a LockState) -> Self {
+    pub(crate) fn of(named: &Named<'a>) -> Self {
         Self {
-            name: state.name.as_str(),
-            holders: state.holders.iter().map(Party::holding).collect(),
-            waiters: state.waiters.iter().map(Party::waiting).collect(),
+            name: named.name,
+            holders: named.holders.iter().map(Party::holding).collect(),
+            waiters: named.waiters.iter().map(Party::waiting).collect(),
+            members: named.members.iter().map(Member::of).collect(),
         }
+    }
+}
+
+impl<'a> Member<'a> {
+    fn of(member: &'a GroupMember) -> Self {
+        Self { id: &member.id, who: Person::of(&member.claimant), ttl_ms: member.ttl.as_millis() }
     }
 }
 
@@ -118,12 +173,12 @@ impl fmt::Display for How<'_> {
     }
 }
 
-/// One line for each holder and waiter.
-pub(crate) fn table(states: &[LockState]) -> String {
+/// One line for each holder, waiter and member.
+pub(crate) fn table(all: &[Named<'_>]) -> String {
     let mut rows = vec![["LOCK", "STATE", "MODE", "FENCE", "FOR", "EXPIRES IN", "WHO"].map(str::to_owned)];
-    for state in states {
-        let name = when::harmless(state.name.as_str());
-        for holder in &state.holders {
+    for named in all {
+        let name = when::harmless(named.name);
+        for holder in named.holders {
             let fence = holder.fence.map_or_else(dash, |fence| fence.to_string());
             let left = holder.expires_in.map_or_else(dash, when::span);
             rows.push([
@@ -136,7 +191,7 @@ pub(crate) fn table(states: &[LockState]) -> String {
                 when::claimant(&holder.claimant),
             ]);
         }
-        for waiter in &state.waiters {
+        for waiter in named.waiters {
             rows.push([
                 name.clone(),
                 "waiting".into(),
@@ -146,6 +201,10 @@ pub(crate) fn table(states: &[LockState]) -> String {
                 dash(),
                 when::claimant(&waiter.claimant),
             ]);
+        }
+        for member in named.members {
+            let (id, who) = (when::harmless(&member.id), when::claimant(&member.claimant));
+            rows.push([name.clone(), "member".into(), id, dash(), dash(), dash(), who]);
         }
     }
     aligned(&rows)

@@ -1,9 +1,12 @@
-use std::process::{Command, Stdio};
+use std::{
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{Running, World, finish};
+use crate::world::{Running, World, eventually, finish};
 
 #[test]
 fn holders_and_waiters_are_listed_without_the_owner_value() {
@@ -30,6 +33,30 @@ fn holders_and_waiters_are_listed_without_the_owner_value() {
     assert_eq!((holder.ended().code, waiter.ended().code), (143, 0));
     let free = world.finish(&["who", "a/b"]);
     assert_eq!((free.code, free.stderr.as_str()), (0, "fencepost: a/b is free\n"));
+}
+
+/// A group is listed by its name beside the lock of that name, for as long as somebody is in it.
+#[tokio::test(flavor = "multi_thread")] // the member goes on while we wait
+async fn the_members_of_a_group_are_listed() {
+    let world = World::new();
+    let locks = fencepost::Locks::open(&world.store).await.unwrap().for_efficiency();
+    let member = locks.members("workers").unwrap().join("w1", Duration::from_secs(60)).await.unwrap();
+    let mut holder = world.run(&[], "workers", "echo held; exec sleep 1000");
+    assert_eq!(holder.line(), "held");
+    let listed = || -> Value { serde_json::from_str(&world.finish(&["ls", "--json"]).stdout).unwrap() };
+    eventually(|| listed()[0]["members"].is_array());
+    let listed = listed();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed[0]["members"][0]["id"], "w1");
+    assert_eq!(listed[0]["members"][0]["pid"], std::process::id());
+    assert!(listed[0]["holders"][0]["pid"].is_u64());
+    let table = world.finish(&["who", "workers"]).stdout;
+    assert!(table.lines().any(|line| line.contains("member") && line.contains("w1")), "{table}");
+    holder.signal(Signal::TERM);
+    holder.ended();
+    drop(member);
+    locks.close().await;
+    eventually(|| world.finish(&["ls", "--json"]).stdout == "[]\n");
 }
 
 /// Issue 2: a second value on stderr is one too many for whoever reads both streams as one.

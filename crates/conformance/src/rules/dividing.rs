@@ -60,6 +60,35 @@ pub async fn who_closes_its_locks_leaves_the_group(site: &dyn Site) -> Verdict {
     Ok(())
 }
 
+pub async fn groups_are_listed_with_their_members(site: &dyn Site) -> Verdict {
+    let (here, there, doomed) = (with_cells(site).await?, with_cells(site).await?, Doomed::new());
+    let listed = async || {
+        let groups = here.groups().await.expect("a listing").into_iter();
+        groups
+            .map(|group| (group.name, group.members.into_iter().map(|member| member.id).collect()))
+            .collect::<Vec<_>>()
+    };
+    let shows = async |what: &str, groups: &[(&str, &[&str])], limit: Duration| {
+        let wanted: Vec<_> = groups
+            .iter()
+            .map(|(name, ids)| ((*name).to_owned(), ids.iter().map(|id| (*id).to_owned()).collect::<Vec<String>>()))
+            .collect();
+        eventually(limit, what, async || listed().await == wanted).await;
+    };
+    let (a, b) = (join(&here, "a").await, join(&there, "b").await);
+    let other = there.members("h").expect("a group").join("c", SHORT).await.expect("a member");
+    shows("both groups are listed", &[("g", &["a", "b"]), ("h", &["c"])], SOON).await;
+    drop(other);
+    shows("a group ends with its last member", &[("g", &["a", "b"])], SOON).await;
+    drop((a, b));
+    let dead = doomed.run(async { Ok(join(&with_cells(site).await?, "d").await) }).await?;
+    shows("it begins again", &[("g", &["d"])], SOON).await;
+    doomed.die();
+    drop(dead);
+    shows("a group whose members all died ends", &[], SHORT * 4 + SOON).await;
+    Ok(())
+}
+
 /// Each shard has exactly one owner; when a member goes, its shards move and no others, with higher fences.
 pub async fn each_shard_has_one_owner(site: &dyn Site) -> Verdict {
     let locks = [with_cells(site).await?, with_cells(site).await?, with_cells(site).await?];

@@ -16,12 +16,13 @@ use fencepost_core::{
 
 use crate::{
     encode::Place,
+    held::Keeps,
     lockfile::LockFile,
     problem::{Again, Outcome, Problem},
     queue,
     record::Seats,
     seats::{self, Gate, Seat, Sitting},
-    store::{Attempt, Keeps, Shared},
+    store::{Attempt, Shared},
 };
 
 /// Whether somebody who wants a seat has waited for it.

@@ -16,7 +16,8 @@ use fencepost_core::{
 
 use crate::{
     encode::Place,
-    store::{Keeps, Shared, State},
+    held::{Keeps, State},
+    store::Shared,
     watch::DirectoryWatch,
 };
 

@@ -4,12 +4,10 @@
 //! has it (see [`persist`](crate::persist)); the lock of a file is asked for and never waited for.
 
 use std::{
-    collections::HashMap,
     os::fd::OwnedFd,
-    path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
     },
 };
 
@@ -24,12 +22,10 @@ use fencepost_core::{
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
-    owner::Owner,
     purpose::{Correctness, TypedStore},
     refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
 };
-use rustix::io::Errno;
 use tokio::sync::watch;
 
 use crate::{
@@ -39,17 +35,13 @@ use crate::{
     config::DirectoryConfig,
     directory::Directory,
     encode::Place,
+    held::{Keeps, State},
     listing,
-    lockfile::{LockFile, Taker, Tried, inode_at},
+    lockfile::{LockFile, Taker, Tried},
     problem::{Outcome, Problem},
-    queue::{self, EmptyQueue, Ticket},
+    queue::{self, Ticket},
     record::{self, Seats},
-    seats::{self, Seat},
-    watch::DirectoryWatch,
 };
-
-/// Files that are kept open for the next claim of the same lock. Opening and closing are half of what a lock costs.
-const IDLE: usize = 64;
 
 /// Locks in a directory of this host. One handle is one client: two handles in one process exclude each other.
 #[derive(Debug)]
@@ -182,49 +174,15 @@ pub(crate) struct Shared {
     pub(crate) directory: Directory,
     pub(crate) clock: Arc<dyn Clock>,
     capabilities: Capabilities,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     /// Counts what the watcher told, to notice a removal between the look at the path and the entry in `held`.
     pub(crate) removals: AtomicU64,
     pub(crate) watch_is_due: AtomicBool,
     /// The last claimant and its JSON: a client mostly claims as the same one.
     last_claimant: Mutex<Option<Written>>,
-    reporter: OnceLock<LossReporter>,
+    pub(crate) reporter: OnceLock<LossReporter>,
     pub(crate) gates: Gates,
     pub(crate) closed: watch::Sender<bool>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) held: HashMap<Owner, Held>,
-    waiting: HashMap<Owner, Ticket>,
-    /// Files of locks that were given back, kept open for the next claim.
-    idle: HashMap<PathBuf, LockFile>,
-    pub(crate) watch: Option<DirectoryWatch>,
-    /// Those of directories in which we sit, once a hold has lasted.
-    pub(crate) seat_watches: HashMap<PathBuf, DirectoryWatch>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) keeps: Keeps,
-    inode: u64,
-    pub(crate) name: LockName,
-    pub(crate) file: PathBuf,
-    grant: Grant,
-    /// Another process may have the descriptor, so that closing ours makes no event.
-    pub(crate) shared_out: bool,
-    pub(crate) lost: bool,
-    /// Left to be removed, if it is empty, by whoever came from it.
-    _queue: Option<EmptyQueue>,
-}
-
-/// What keeps a grant.
-#[derive(Debug)]
-pub(crate) enum Keeps {
-    /// The lock of the file.
-    Alone(LockFile),
-    /// A seat beside others.
-    Beside(Seat),
 }
 
 /// A claimant as it is written into files.
@@ -232,13 +190,6 @@ pub(crate) enum Keeps {
 struct Written {
     claimant: Arc<Claimant>,
     json: Arc<[u8]>,
-}
-
-impl Held {
-    fn new(place: &Place, keeps: Keeps, inode: u64, grant: Grant) -> Self {
-        let (name, file) = (place.name.clone(), place.file.clone());
-        Self { keeps, inode, name, file, grant, shared_out: false, lost: false, _queue: None }
-    }
 }
 
 /// What a try to take a lock came to.
@@ -332,34 +283,6 @@ impl Shared {
         }
     }
 
-    /// The lock's file: the one that lies open from the last time, or opened now.
-    pub(crate) fn open_lock(&self, place: &Place) -> Outcome<LockFile> {
-        if let Some(lock) = self.state().idle.remove(&place.file) {
-            return Ok(lock);
-        }
-        match LockFile::open(&self.directory, place) {
-            Err(Problem::System { errno: Errno::MFILE | Errno::NFILE, .. }) => {
-                let _idle = std::mem::take(&mut self.state().idle);
-                LockFile::open(&self.directory, place)
-            }
-            opened => opened,
-        }
-    }
-
-    /// Keeps a file open that is locked by nobody.
-    pub(crate) fn keep(&self, file: PathBuf, lock: LockFile) {
-        let mut state = self.state();
-        if *self.closed.borrow() {
-            return;
-        }
-        if state.idle.len() >= IDLE
-            && let Some(other) = state.idle.keys().next().cloned()
-        {
-            state.idle.remove(&other);
-        }
-        state.idle.insert(file, lock);
-    }
-
     /// Whether the mark that there may be waiters is true; clears it when it is not.
     pub(crate) fn somebody_waits(&self, lock: &LockFile, place: &Place) -> Outcome<bool> {
         if queue::anyone(place)? {
@@ -374,57 +297,6 @@ impl Shared {
         Ok(false)
     }
 
-    /// Enters a grant that was just taken.
-    pub(crate) fn hold(
-        self: &Arc<Self>,
-        claim: &Claim,
-        place: &Place,
-        keeps: Keeps,
-        inode: u64,
-        grant: Grant,
-        removals: u64,
-    ) {
-        {
-            let mut state = self.state();
-            self.enter(&mut state, claim, Held::new(place, keeps, inode, grant), removals);
-        }
-        self.watch_if_it_lasts();
-    }
-
-    /// Enters a grant that was waited for, unless the place in the queue was given back meanwhile: then the grant goes.
-    pub(crate) fn hold_from_queue(
-        self: &Arc<Self>,
-        claim: &Claim,
-        place: &Place,
-        keeps: Keeps,
-        inode: u64,
-        grant: Grant,
-        removals: u64,
-    ) -> Option<Grant> {
-        let ticket = {
-            let mut state = self.state();
-            let mut ticket = state.waiting.remove(claim.owner())?;
-            let held = Held { _queue: ticket.served(), ..Held::new(place, keeps, inode, grant.clone()) };
-            self.enter(&mut state, claim, held, removals);
-            ticket
-        };
-        // Its going wakes the next waiter, who then watches the lock.
-        drop(ticket);
-        self.watch_if_it_lasts();
-        Some(grant)
-    }
-
-    fn enter(self: &Arc<Self>, state: &mut State, claim: &Claim, mut held: Held, removals: u64) {
-        // An event that came before this entry found nobody to tell.
-        if self.removals() != removals {
-            self.look_after(claim.owner(), &mut held);
-        }
-        if state.watch.is_some() && matches!(held.keeps, Keeps::Beside(_)) {
-            self.watch_seats(state, &self.place(claim.name()));
-        }
-        state.held.insert(*claim.owner(), held);
-    }
-
     fn renew(&self, claim: &Claim) -> Result<Renewal, Error> {
         let mut state = self.state();
         let Some(held) = state.held.get_mut(claim.owner()) else {
@@ -437,99 +309,6 @@ impl Shared {
         let said = "a lock in a directory does not expire, so there is nothing to renew";
         let error = Error::new(ErrorKind::Unsupported, Operation::Renew, said).not_applied();
         Err(error.on_lock(claim.name()).in_store(STORE).advise("it is held until it is released or its holder ends"))
-    }
-
-    async fn release(self: &Arc<Self>, holding: &Holding) -> Outcome<Release> {
-        let (held, ticket) = {
-            let mut state = self.state();
-            (state.held.remove(&holding.owner), state.waiting.remove(&holding.owner))
-        };
-        if let Some(held) = held {
-            return match held {
-                Held { keeps: Keeps::Alone(lock), file, shared_out, lost, .. } => {
-                    self.release_alone(lock, file, shared_out, lost, holding)
-                }
-                Held { keeps: Keeps::Beside(seat), inode, file, shared_out, lost, .. } => {
-                    let ours = !lost && seat.in_place() && inode_at(&file)? == Some(inode);
-                    seat.leave(shared_out);
-                    self.forget_seats(&self.place(holding.name()));
-                    if ours { Ok(Release::Released) } else { self.not_ours(&self.place(holding.name())) }
-                }
-            };
-        }
-        if ticket.is_some() {
-            return Ok(Release::Released);
-        }
-        // Another process of ours may hold it: the owner value is what counts (O1).
-        self.persist(|| self.release_elsewhere(holding)).await
-    }
-
-    fn release_alone(
-        &self,
-        lock: LockFile,
-        file: PathBuf,
-        shared_out: bool,
-        lost: bool,
-        holding: &Holding,
-    ) -> Outcome<Release> {
-        lock.unlock();
-        if shared_out {
-            lock.nudge();
-        }
-        // Looked at after the unlocking: whoever marks the file later than this finds it free, and who did before is
-        // told by its being closed. What was removed in between is taken for removed before.
-        let seen = if lost { None } else { lock.not_removed(&file)? };
-        let Some(seen) = seen else { return self.not_ours(&self.place(holding.name())) };
-        if !shared_out && !seen.may_have_waiters() {
-            self.keep(file, lock);
-        }
-        Ok(Release::Released)
-    }
-
-    fn release_elsewhere(&self, holding: &Holding) -> Outcome<Release> {
-        let place = self.place(holding.name());
-        let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Release::AlreadyExpired) };
-        if seats::unseat(&place, lock.identity(&place.file)?, &holding.owner)? {
-            return Ok(Release::Released);
-        }
-        let ours = || Ok(lock.recorded(&place.file)?.is_some_and(|holder| holder.owner == Some(holding.owner)));
-        // Whoever sits is recorded too, and holds nothing of the lock's own.
-        if lock.seats(&place)? == Seats::None
-            && lock.is_held(&place.file)?
-            && ours()?
-            && lock.take_away(&self.directory, &place, ours)?
-        {
-            return Ok(Release::Released);
-        }
-        self.not_ours(&place)
-    }
-
-    fn not_ours(&self, place: &Place) -> Outcome<Release> {
-        let held = listing::holder(place)?.is_some();
-        Ok(if held { Release::HeldByOther } else { Release::AlreadyExpired })
-    }
-
-    fn force(&self, name: &LockName, if_fence: Option<Fence>) -> Outcome<Forced> {
-        let place = self.place(name);
-        let Some(lock) = LockFile::open_existing(&place)? else { return Ok(Forced::NotHeld) };
-        let at = lock.identity(&place.file)?;
-        let current = || match lock.seats(&place)? {
-            Seats::None if lock.is_held(&place.file)? => lock.recorded(&place.file),
-            seats => lock.anyone_beside(&place, seats),
-        };
-        let Some(holder) = current()? else { return Ok(Forced::NotHeld) };
-        if if_fence.is_some() && holder.fence != if_fence {
-            return Ok(Forced::OtherFence(holder.fence));
-        }
-        let still = || Ok(if_fence.is_none() || current()?.and_then(|holder| holder.fence) == if_fence);
-        if !lock.take_away(&self.directory, &place, still)? {
-            return Ok(Forced::OtherFence(current()?.and_then(|holder| holder.fence)));
-        }
-        // They count for the file that is gone. Their going wakes whoever waits for one of them.
-        for (seat, _) in seats::sitting(&place, at)? {
-            seats::remove(&seat)?;
-        }
-        Ok(Forced::Broken(Some(holder)))
     }
 
     pub(crate) fn place(&self, name: &LockName) -> Place {
@@ -557,45 +336,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn removals(&self) -> u64 {
-        self.removals.load(Ordering::SeqCst)
-    }
-
-    /// The number of the claim's ticket, as long as it waits.
-    pub(crate) fn ticket_number(&self, owner: &Owner) -> Option<u64> {
-        self.state().waiting.get(owner).map(|ticket| ticket.number)
-    }
-
-    pub(crate) fn granted(&self, owner: &Owner) -> Option<Grant> {
-        self.state().held.get(owner).map(|held| held.grant.clone())
-    }
-
     pub(crate) fn refuse_when_closed(&self, operation: Operation, name: &LockName) -> Result<(), Error> {
         if !*self.closed.borrow() {
             return Ok(());
         }
         let error = Error::new(ErrorKind::Closed, operation, "the store was closed").not_applied();
         Err(error.on_lock(name).in_store(STORE))
-    }
-
-    /// Tells the holder if its file is gone from the path.
-    pub(crate) fn look_after(&self, owner: &Owner, held: &mut Held) {
-        // What cannot be examined is not known to be removed.
-        let mut gone = matches!(inode_at(&held.file), Ok(inode) if inode != Some(held.inode));
-        if let Keeps::Beside(seat) = &held.keeps {
-            gone = gone || !seat.in_place();
-        }
-        if gone && !held.lost {
-            held.lost = true;
-            if let Some(reporter) = self.reporter.get() {
-                reporter.lost(*owner, LossReason::Deleted);
-            }
-        }
-    }
-
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,10 +13,11 @@ use crate::{
     STORE,
     beside::{Comes, Seated, Tried},
     encode::Place,
+    held::Keeps,
     lockfile::{self, LockFile},
     problem::Outcome,
     queue,
-    store::{Keeps, Shared, refuse_beside_permits},
+    store::{Shared, refuse_beside_permits},
     watch::FileWatch,
 };
 

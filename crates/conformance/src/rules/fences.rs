@@ -67,7 +67,7 @@ pub async fn f1_fences_rise_across_processes_and_kills(site: &dyn Site) -> Verdi
     for number in 0..10 {
         let mut holder = Holder::start(site).await;
         if number < 2 {
-            holder.start_logging("x", 200, log.path()).await;
+            holder.start_logging("x", u64::MAX, log.path()).await; // until it is killed
             doomed.push(holder);
         } else {
             let path = log.path().to_owned();

@@ -126,7 +126,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "file: a release says it gave back what had been taken away",
         rule: "O2",
-        file: "crates/local/src/store.rs",
+        file: "crates/local/src/release.rs",
         find: "let Some(seen) = seen else { return self.not_ours(&self.place(holding.name())) };",
         replace: "let Some(seen) = seen else { return Ok(Release::Released) };",
         test: suite("file::o2_a_stale_release_changes_nothing"),
@@ -134,7 +134,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "file: a release frees the lock of another owner",
         rule: "O2",
-        file: "crates/local/src/store.rs",
+        file: "crates/local/src/release.rs",
         find: "            && ours()?\n            && lock.take_away(&self.directory, &place, ours)?",
         replace: "            && lock.take_away(&self.directory, &place, || Ok(true))?",
         test: suite("file::o3_a_release_says_what_it_found"),

@@ -110,7 +110,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "file: a release keeps the file open that somebody waits for",
         rule: "W1",
-        file: "crates/local/src/store.rs",
+        file: "crates/local/src/release.rs",
         find: "if !shared_out && !seen.may_have_waiters() {",
         replace: "if !shared_out {",
         test: local(STORE, "idle::w1_no_waiter_is_missed_by_a_release_that_keeps_its_file_open"),

@@ -12,12 +12,11 @@ use fencepost_core::{
     owner::Owner,
     store::BoxFuture,
 };
+use fencepost_patterns::update::{CompareAndSet, Found, Set, Shown};
+pub use fencepost_patterns::update::{Edit, MOST_CONFLICTS, Update};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::client::Client;
-
-/// Tries of one [`update`](Cell::update) before it is answered as [`Contended`](Update::Contended).
-pub const MOST_CONFLICTS: u32 = 1_000;
 
 /// For how long a store that does not answer is tried again.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -57,54 +56,6 @@ enum Expires<T> {
     Never,
     After(Ttl),
     By(fn(&T) -> Ttl),
-}
-
-/// What an update makes of the value it was shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edit<T> {
-    /// This shall be there.
-    Write(T),
-    /// Nothing shall be there.
-    Remove,
-    /// It shall stay as it is.
-    Leave,
-}
-
-/// The outcome of an update that did not fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Update<T> {
-    /// Written, after as many conflicts with others.
-    Written {
-        /// What is there now.
-        value: T,
-        /// How often another was faster.
-        conflicts: u32,
-    },
-    /// Removed, after as many conflicts with others.
-    Removed {
-        /// How often another was faster.
-        conflicts: u32,
-    },
-    /// Left as it was.
-    Left,
-    /// Another was faster each time; nothing was changed.
-    Contended {
-        /// How often.
-        conflicts: u32,
-    },
-}
-
-impl<T> Update<T> {
-    /// Whether it came to an end, where [`Contended`](Update::Contended) is an error: others changed `what` first.
-    pub(crate) fn settled(self, what: &str) -> Result<(), Error> {
-        match self {
-            Update::Contended { conflicts } => {
-                let said = format!("others changed {what} first {conflicts} times in a row");
-                Err(Error::new(ErrorKind::Unavailable, Operation::Update, said).not_applied().advise("try again"))
-            }
-            Update::Written { .. } | Update::Removed { .. } | Update::Left => Ok(()),
-        }
-    }
 }
 
 /// A value as it was read, with the version to name in a change.
@@ -197,7 +148,8 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
         Ok(self.look().await?.value)
     }
 
-    /// Changes the value as `edit` says, which is called again with the newer value whenever another was faster.
+    /// Changes the value as `edit` says, which is called again with the newer value whenever another was faster:
+    /// [`CompareAndSet::update`], which is the same for Redis keys and PostgreSQL rows of your own.
     ///
     /// # Errors
     /// As for [`read`](Cell::read), and [`ErrorKind::InvalidInput`] for a value that is too long. An
@@ -205,32 +157,11 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
     ///
     /// # Cancel safety
     /// Dropped, it may have changed the value once, or not.
-    pub async fn update(&self, mut edit: impl FnMut(Option<T>) -> Edit<T>) -> Result<Update<T>, Error> {
-        let mut found = self.look().await?;
-        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
-        for conflicts in 0..MOST_CONFLICTS {
-            let expected = found.expected;
-            let value = match edit(found.value.take()) {
-                Edit::Leave => return Ok(Update::Left),
-                Edit::Remove if expected == Expected::Absent => return Ok(Update::Removed { conflicts }),
-                Edit::Remove => None,
-                Edit::Write(value) => Some(value),
-            };
-            match self.set(expected, value.as_ref()).await? {
-                Changed::Done(_) => {
-                    return Ok(match value {
-                        Some(value) => Update::Written { value, conflicts },
-                        None => Update::Removed { conflicts },
-                    });
-                }
-                Changed::Conflict(now) => found = self.decoded(now)?,
-            }
-            clock::sleep(&*self.client.clock, backoff.pause()).await;
-            if conflicts % 8 == 7 {
-                found = self.look().await?; // after longer pauses what the conflict told is old
-            }
-        }
-        Ok(Update::Contended { conflicts: MOST_CONFLICTS })
+    pub async fn update(&self, edit: impl FnMut(Option<T>) -> Edit<T> + Send) -> Result<Update<T>, Error>
+    where
+        T: Send,
+    {
+        CompareAndSet::update(&mut self.clone(), edit).await
     }
 
     /// Completes when the value may be another than `seen` says, which is what [`read`](Cell::read) answered last.
@@ -271,13 +202,20 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
     }
 
     async fn set(&self, expected: Expected, value: Option<&T>) -> Result<Changed, Error> {
+        self.apply(self.change(expected, value)?).await
+    }
+
+    fn change(&self, expected: Expected, value: Option<&T>) -> Result<Change, Error> {
         let ttl = match self.expires {
             Expires::Never => None,
             Expires::After(ttl) => Some(ttl),
             Expires::By(after) => value.map(after),
         };
         let value = value.map(|value| self.encoded(value)).transpose()?;
-        let change = Change { key: self.key.clone(), expected, value, ttl, by: Owner::random()? };
+        Ok(Change { key: self.key.clone(), expected, value, ttl, by: Owner::random()? })
+    }
+
+    async fn apply(&self, change: Change) -> Result<Changed, Error> {
         match (self.patiently(|| self.cells().change(&change)).await?, change.expected) {
             // Gone, as was wanted: by an earlier try whose answer was lost, if not by another.
             ((true, Changed::Conflict(None)), Expected::Version(version)) if change.value.is_none() => {
@@ -341,6 +279,37 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
 
     fn error(&self, kind: ErrorKind, said: impl Into<String>) -> Error {
         Error::new(kind, Operation::Update, said).on_lock(&self.key).in_store(self.client.store.capabilities().store)
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send> CompareAndSet for Cell<T> {
+    type Value = T;
+    type Seen = Expected;
+    type Error = Error;
+
+    async fn read(&mut self) -> Result<Shown<T, Expected>, Error> {
+        Ok(Ok(self.look().await?.into()))
+    }
+
+    fn set(&mut self, seen: Expected, new: Option<&T>) -> impl Future<Output = Result<Set<T, Expected>, Error>> + Send {
+        // Before the first await, so that a `T` needs not be shared between threads.
+        let change = self.change(seen, new);
+        async move {
+            match self.apply(change?).await? {
+                Changed::Done(_) => Ok(Set::Done),
+                Changed::Conflict(now) => Ok(Set::Conflict(Some(self.decoded(now)?.into()))),
+            }
+        }
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        Cell::clock(self)
+    }
+}
+
+impl<T> From<Read<T>> for Found<T, Expected> {
+    fn from(read: Read<T>) -> Self {
+        Found { value: read.value, seen: read.expected }
     }
 }
 

@@ -344,7 +344,7 @@ impl News {
 async fn next_term(terms: &Cell<u64>) -> Result<u64, Error> {
     match terms.update(|last| Edit::Write(last.unwrap_or(0).saturating_add(1))).await? {
         Update::Written { value, .. } => Ok(value),
-        Update::Removed { .. } | Update::Left | Update::Contended { .. } => {
+        Update::Removed { .. } | Update::Left | Update::Refused(_) | Update::Contended { .. } => {
             let said = "the term could not be counted: others counted meanwhile, so another leads by now";
             Err(Error::new(ErrorKind::Lost(LossReason::TakenOver), Operation::Update, said).not_applied())
         }

@@ -90,6 +90,7 @@ pub use fencepost_core::{
 
 /// What does the job without a lock, and which to choose.
 pub use fencepost_patterns as patterns;
+pub use fencepost_patterns::update::CompareAndSet;
 
 pub use crate::{
     cell::{Cell, Edit, MOST_CONFLICTS, Update},
@@ -122,6 +123,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/choosing.md")]
 struct Choosing;
+
+/// And of the page about what each form without a lock promises.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns.md")]
+struct WithoutALock;
 
 /// And of the page about resources that check fences.
 #[cfg(doctest)]

@@ -35,6 +35,13 @@ pub enum Refusal {
         /// Which.
         what: String,
     },
+    /// It holds something else than one value.
+    WrongType {
+        /// Which.
+        what: String,
+        /// What it holds: a `hash`, a `list` and so on.
+        holds: String,
+    },
     /// The sum has more than 63 bits.
     Overflow {
         /// What is there.
@@ -69,43 +76,13 @@ pub enum Refusal {
 /// What came of it: done, or refused and nothing changed.
 pub type Outcome<T> = Result<T, Refusal>;
 
-/// What an update makes of the values it was shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit<T> {
-    /// This shall be there.
-    Write(T),
-    /// It shall stay as it is.
-    Leave,
-}
-
-/// What came of an update.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Updated<T> {
-    /// Written.
-    Written {
-        /// What is there now.
-        value: T,
-        /// How often another was faster.
-        conflicts: u32,
-    },
-    /// Left as it was.
-    Left,
-    /// Another was faster each time; nothing was written.
-    Contended {
-        /// How often.
-        conflicts: u32,
-    },
-}
-
-/// Tries of one update before it is answered as [`Contended`](Updated::Contended).
-pub const MOST_CONFLICTS: u32 = 1_000;
-
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Insufficient { has } => write!(f, "there are only {has}"),
             Self::Missing { what } => write!(f, "there is no {what:?}"),
             Self::NotANumber { what } => write!(f, "{what:?} holds no whole number of 64 bits"),
+            Self::WrongType { what, holds } => write!(f, "{what:?} holds a {holds} and not one value"),
             Self::Overflow { has } => write!(f, "there are {has}, and the sum would have more than 63 bits"),
             Self::NotPositive { amount } => write!(f, "{amount} is no amount: it must be more than zero"),
             Self::SameAccount => f.write_str("whence and whither are the same"),

@@ -3,7 +3,7 @@
 //! The best lock is often none. [`choosing`] walks from what you need to what serves it; the same tree is behind
 //! `fencepost advise` and `docs/choosing.md`.
 //!
-//! Without a lock: [`atomic`] changes of Redis keys and PostgreSQL rows, tickets that are handed out once (`claims`) and [`rate`]
+//! Without a lock: [`atomic`] changes of Redis keys and PostgreSQL rows, [`update`]s of any value on any store, tickets that are handed out once (`claims`) and [`rate`]
 //! limits. Work that is done once for its key is `fencepost::Locks::once`; in your own PostgreSQL transaction, `requests`.
 //!
 //! Where a lock is needed and a breach would cost data, the resource must decide: [`fenced`] has files, directories, Redis keys,
@@ -29,3 +29,4 @@ mod keys;
 pub mod rate;
 #[cfg(feature = "postgres")]
 pub mod requests;
+pub mod update;

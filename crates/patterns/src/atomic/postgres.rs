@@ -22,18 +22,15 @@
 //! # }
 //! ```
 
-use std::{fmt, time::Duration};
+use std::{fmt, marker::PhantomData};
 
-use fencepost_core::{
-    backoff::Backoff,
-    clock::{self, BootClock},
-};
 use tokio_postgres::{
     GenericClient, Transaction,
     types::{FromSqlOwned, ToSql},
 };
 
-use super::{Edit, MOST_CONFLICTS, Outcome, Refusal, Updated};
+use super::{Outcome, Refusal};
+use crate::update::{CompareAndSet, Edit, Found, MOST_CONFLICTS, Set, Shown, Update};
 
 /// What the database said.
 pub type PgResult<T> = Result<T, tokio_postgres::Error>;
@@ -151,41 +148,82 @@ impl Versioned {
         Self { table: quoted_table(table), key: quoted(key), value: quoted(value), version: quoted(version) }
     }
 
-    /// Changes a row's value as `edit` says, which is called again with the newer one whenever another was faster, after a pause that
-    /// grows and is random, up to [`MOST_CONFLICTS`] times. A row that is not there is shown as `None` and made.
+    /// One row, for [`CompareAndSet::update`]. The client, or a transaction, is yours; not one at `REPEATABLE READ` or above, which
+    /// never sees the newer value. A row that is not there is made. Its first version is the time in microseconds: one that was removed
+    /// and made again must not have a version that somebody has seen before.
+    pub fn row<'a, T, C: GenericClient, K: Key>(&'a self, client: &'a C, key: &'a K) -> Row<'a, C, K, T> {
+        Row { of: self, client, key, value: PhantomData }
+    }
+
+    /// Changes a row's value as `edit` says: [`CompareAndSet::update`] of [`row`](Self::row).
     ///
-    /// Not for the inside of a transaction at `REPEATABLE READ` or above, which never sees the newer value.
+    /// # Errors
+    /// The connection's or the server's.
     ///
     /// # Cancel safety
     /// Dropped, or after an `Err` of the connection, it may have written once or not: read to see.
-    pub async fn update<C: GenericClient, T: FromSqlOwned + ToSql + Sync>(
+    pub async fn update<C: GenericClient + Sync, T: FromSqlOwned + ToSql + Send + Sync>(
         &self,
         client: &C,
         key: &impl Key,
-        mut edit: impl FnMut(Option<&T>) -> Edit<T>,
-    ) -> PgResult<Updated<T>> {
-        let Self { table, key: column, value, version } = self;
-        let read = format!("SELECT {value}, {version} FROM {table} WHERE {column} = $1");
-        let write = format!(
-            "UPDATE {table} SET {value} = $2, {version} = {version} + 1 WHERE {column} = $1 AND {version} = $3"
-        );
-        let make =
-            format!("INSERT INTO {table} ({column}, {value}, {version}) VALUES ($1, $2, 1) ON CONFLICT DO NOTHING");
-        let mut pauses = Backoff::new(Duration::from_micros(500), Duration::from_millis(20));
-        for conflicts in 0..MOST_CONFLICTS {
-            let found = client.query_opt(&read, &[key]).await?;
-            let old: Option<T> = found.as_ref().map(|row| row.try_get(0)).transpose()?;
-            let Edit::Write(new) = edit(old.as_ref()) else { return Ok(Updated::Left) };
-            let written = match found {
-                Some(row) => client.execute(&write, &[key, &new, &row.try_get::<_, i64>(1)?]).await?,
-                None => client.execute(&make, &[key, &new]).await?,
-            };
-            if written == 1 {
-                return Ok(Updated::Written { value: new, conflicts });
+        edit: impl FnMut(Option<T>) -> Edit<T> + Send,
+    ) -> PgResult<Update<T>> {
+        self.row(client, key).update(edit).await
+    }
+}
+
+/// A row of [`Versioned`], as [`CompareAndSet`].
+#[derive(Debug)]
+pub struct Row<'a, C, K, T> {
+    of: &'a Versioned,
+    client: &'a C,
+    key: &'a K,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<C, K, T> CompareAndSet for Row<'_, C, K, T>
+where
+    C: GenericClient + Sync,
+    K: Key,
+    T: FromSqlOwned + ToSql + Send + Sync,
+{
+    type Value = T;
+    /// The version; `None` for a row that is not there.
+    type Seen = Option<i64>;
+    type Error = tokio_postgres::Error;
+
+    async fn read(&mut self) -> PgResult<Shown<T, Option<i64>>> {
+        let Versioned { table, key, value, version } = self.of;
+        let read = format!("SELECT {value}, {version} FROM {table} WHERE {key} = $1");
+        Ok(Ok(match self.client.query_opt(&read, &[self.key]).await? {
+            Some(row) => Found { value: Some(row.try_get(0)?), seen: Some(row.try_get(1)?) },
+            None => Found { value: None, seen: None },
+        }))
+    }
+
+    async fn set(&mut self, seen: Option<i64>, new: Option<&T>) -> PgResult<Set<T, Option<i64>>> {
+        let Versioned { table, key, value, version } = self.of;
+        let changed = match (seen, new) {
+            (Some(seen), Some(new)) => {
+                let write = format!(
+                    "UPDATE {table} SET {value} = $2, {version} = {version} + 1 WHERE {key} = $1 AND {version} = $3"
+                );
+                self.client.execute(&write, &[self.key, new, &seen]).await?
             }
-            clock::sleep(&BootClock, pauses.pause()).await;
-        }
-        Ok(Updated::Contended { conflicts: MOST_CONFLICTS })
+            (Some(seen), None) => {
+                let remove = format!("DELETE FROM {table} WHERE {key} = $1 AND {version} = $2");
+                self.client.execute(&remove, &[self.key, &seen]).await?
+            }
+            (None, Some(new)) => {
+                let make = format!(
+                    "INSERT INTO {table} ({key}, {value}, {version}) \
+                     VALUES ($1, $2, extract(epoch FROM clock_timestamp()) * 1000000) ON CONFLICT DO NOTHING"
+                );
+                self.client.execute(&make, &[self.key, new]).await?
+            }
+            (None, None) => 1, // nothing is there, as is wanted
+        };
+        Ok(if changed == 1 { Set::Done } else { Set::Conflict(None) })
     }
 }
 

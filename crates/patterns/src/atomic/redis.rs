@@ -28,7 +28,7 @@ use std::sync::LazyLock;
 use redis::{RedisError, RedisResult, Script, Value, aio::ConnectionLike};
 
 pub use self::{
-    compare::{Scripted, Values, Watching},
+    compare::{Key, Scripted, Values, Watching},
     shadow::{SHADOW_LASTS, Shadow},
 };
 use super::{Outcome, Refusal};

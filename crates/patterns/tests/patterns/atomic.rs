@@ -2,9 +2,12 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use fencepost_patterns::atomic::{
-    Edit, Refusal, Updated, postgres,
-    redis::{Amounts, Scripted, Shadow, Watching},
+use fencepost_patterns::{
+    atomic::{
+        Refusal, postgres,
+        redis::{Amounts, Scripted, Shadow, Values, Watching},
+    },
+    update::{CompareAndSet, Edit, Update},
 };
 use fencepost_servers::{RedisServer, Reply};
 use redis::aio::MultiplexedConnection;
@@ -163,7 +166,7 @@ fn number_in(server: &RedisServer, key: &str) -> i64 {
 
 /// One more in both of a pair, whatever the others do to it.
 async fn add(how: How, url: &str, log: &std::path::Path) {
-    let one_more = |old: &[Option<Vec<u8>>]| {
+    let one_more = |old: Values| {
         let number = |value: &Option<Vec<u8>>| {
             value.as_ref().map_or(0, |text| String::from_utf8_lossy(text).parse::<u64>().unwrap())
         };
@@ -176,20 +179,20 @@ async fn add(how: How, url: &str, log: &std::path::Path) {
         let written = match how {
             How::Script => {
                 let mut redis = connection(url).await;
-                let updated = Scripted::on(&mut redis).in_a_cluster().update(&keys, one_more).await.unwrap().unwrap();
-                matches!(updated, Updated::Written { .. })
+                let updated = Scripted::on(&mut redis).in_a_cluster().update(&keys, one_more).await.unwrap();
+                matches!(updated, Update::Written { .. })
             }
             How::Watch => {
                 let mut watching = Watching::open(&redis::Client::open(url).unwrap()).await.unwrap();
-                matches!(watching.update(&keys, one_more).await.unwrap(), Updated::Written { .. })
+                matches!(watching.update(&keys, one_more).await.unwrap(), Update::Written { .. })
             }
             How::Version => {
                 let client = client(url).await;
                 let pairs = postgres::Versioned::of("pairs", "id", "body", "version");
-                let next = |old: Option<&String>| {
+                let next = |old: Option<String>| {
                     Edit::Write((old.map_or(0, |old| old.parse::<u64>().unwrap()) + 1).to_string())
                 };
-                matches!(pairs.update(&client, &7_i64, next).await.unwrap(), Updated::Written { .. })
+                matches!(pairs.update(&client, &7_i64, next).await.unwrap(), Update::Written { .. })
             }
         };
         assert!(written);
@@ -231,6 +234,7 @@ fn no_compare_and_set_by_watch_is_lost_while_processes_are_killed() {
 #[test]
 fn no_compare_and_set_by_version_is_lost_while_processes_are_killed() {
     let server = database();
+    server.sql("INSERT INTO pairs VALUES (7, '0')");
     nothing_is_added_twice(How::Version, &server.url(), || {
         let row = server.sql("SELECT body, version FROM pairs WHERE id = 7").remove(0);
         assert_eq!(row[0], row[1], "the version counts the changes");
@@ -306,11 +310,19 @@ async fn what_redis_refuses_is_told_by_type_and_changes_nothing() {
     assert_eq!(amounts.confirm("full", "order").await.unwrap(), Err(cancelled.clone()));
     assert_eq!(amounts.reserve("full", "order", 7).await.unwrap(), Err(cancelled));
 
+    // SET would write over it.
+    let wrong = Refusal::WrongType { what: "list".into(), holds: "list".into() };
+    let list = Scripted::on(&mut redis).key("list").update(|_| panic!("it was shown")).await.unwrap();
+    assert_eq!(list.written(), Err(wrong.clone()));
+    let mut watching = Watching::open(&redis::Client::open(server.url()).unwrap()).await.unwrap();
+    assert_eq!(watching.update(&["a", "list"], |_| panic!("it was shown")).await.unwrap().written(), Err(wrong));
+    assert_eq!(server.command(&["LLEN", "list"]), Reply::Number(1));
+
     let mut amounts = Amounts::on(&mut redis).in_a_cluster();
     let apart = amounts.transfer("a", "b", 1).await.unwrap().unwrap_err();
     assert!(apart.to_string().contains("give both the same hash tag, such as {shop}:a"), "{apart}");
     let apart = Scripted::on(&mut redis).in_a_cluster().update(&["a", "b"], |_| panic!("it was read")).await.unwrap();
-    assert!(matches!(apart, Err(Refusal::OtherSlot { .. })));
+    assert!(matches!(apart, Update::Refused(Refusal::OtherSlot { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -349,7 +361,7 @@ async fn an_update_counts_its_conflicts_leaves_and_removes() {
     for round in 0..2 {
         // Twice another is faster.
         let mut others = 2;
-        let mut edit = |old: &[Option<Vec<u8>>]| {
+        let edit = |old: Values| {
             if others > 0 {
                 server.command(&["SET", "x", &format!("another's {round} {others}")]);
                 others -= 1;
@@ -358,23 +370,35 @@ async fn an_update_counts_its_conflicts_leaves_and_removes() {
             Edit::Write(value("ours"))
         };
         let updated = match round {
-            0 => Scripted::on(&mut redis).update(&["x"], &mut edit).await.unwrap().unwrap(),
-            _ => watching.update(&["x"], &mut edit).await.unwrap(),
+            0 => Scripted::on(&mut redis).update(&["x"], edit).await.unwrap(),
+            _ => watching.update(&["x"], edit).await.unwrap(),
         };
-        assert_eq!(updated, Updated::Written { value: value("ours"), conflicts: 2 });
+        assert_eq!(updated, Update::Written { value: value("ours"), conflicts: 2 });
         assert_eq!(server.command(&["GET", "x"]), Reply::Text("ours".into()));
     }
     server.command(&["EXPIRE", "x", "1000"]);
-    let left = Scripted::on(&mut redis).update(&["x"], |_| Edit::Leave).await.unwrap().unwrap();
-    assert_eq!((left, watching.update(&["x"], |_| Edit::Leave).await.unwrap()), (Updated::Left, Updated::Left));
+    let left = Scripted::on(&mut redis).update(&["x"], |_| Edit::Leave).await.unwrap();
+    assert_eq!((left, watching.update(&["x"], |_| Edit::Leave).await.unwrap()), (Update::Left, Update::Left));
     watching.update(&["x"], |_| Edit::Write(value("again"))).await.unwrap();
     assert!(matches!(server.command(&["TTL", "x"]), Reply::Number(1..)), "its life goes on as it was");
     for _ in 0..2 {
         watching.update(&["x"], |_| Edit::Write(vec![None])).await.unwrap();
         assert_eq!(server.command(&["GET", "x"]), Reply::Nil);
-        let none = Scripted::on(&mut redis).update(&["x"], |old| Edit::Write(old.to_vec())).await.unwrap().unwrap();
-        assert_eq!(none, Updated::Written { value: vec![None], conflicts: 0 });
+        let none = Scripted::on(&mut redis).update(&["x"], Edit::Write).await.unwrap();
+        assert_eq!(none, Update::Written { value: vec![None], conflicts: 0 });
     }
+    // Another is faster each time.
+    let mut tries = 0;
+    let mut beaten = |old: Option<Vec<u8>>| {
+        tries += 1;
+        server.command(&["SET", "x", &tries.to_string()]);
+        Edit::Write(old.unwrap_or_default())
+    };
+    let scripted = Scripted::on(&mut redis).key("x").update_within(3, &mut beaten).await.unwrap();
+    assert_eq!(scripted, Update::Contended { conflicts: 3 });
+    let watched = watching.key("x").update_within(1, &mut beaten).await.unwrap();
+    assert_eq!(watched.written(), Err(Refusal::Contended { conflicts: 1 }));
+    assert_eq!((tries, number_in(&server, "x")), (4, 4), "one try for each conflict, and nothing of ours is there");
 }
 
 #[tokio::test(flavor = "multi_thread")]

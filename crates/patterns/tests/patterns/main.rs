@@ -3,6 +3,7 @@
 
 mod atomic;
 mod claims;
+mod cluster;
 mod database;
 mod examples;
 mod fenced;
@@ -11,3 +12,4 @@ mod hybrid;
 mod processes;
 mod rates;
 mod requests;
+mod updates;

@@ -3,9 +3,10 @@
 use super::super::{Outcome, Refusal};
 
 /// Refuses keys that lie in different slots.
-pub(super) fn together(keys: &[&str]) -> Outcome<()> {
-    match keys.windows(2).find(|pair| slot(pair[0]) != slot(pair[1])) {
-        Some(pair) => Err(Refusal::OtherSlot { keys: [pair[0].to_owned(), pair[1].to_owned()] }),
+pub(super) fn together(keys: &[impl AsRef<str>]) -> Outcome<()> {
+    let mut pairs = keys.windows(2).map(|pair| [pair[0].as_ref(), pair[1].as_ref()]);
+    match pairs.find(|[one, other]| slot(one) != slot(other)) {
+        Some(pair) => Err(Refusal::OtherSlot { keys: pair.map(str::to_owned) }),
         None => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ const fn patterns(name: &'static str) -> Test {
 
 pub(crate) const BUGS: &[Bug] = &[
     Bug {
-        name: "once: whoever waited for the lock does the work again",
+        name: "patterns: once: whoever waited for the lock does the work again",
         rule: "once",
         file: "crates/fencepost/src/once.rs",
         find: "let done = found.value.take();",
@@ -16,7 +16,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: suite("file::each_key_is_done_once_by_processes_of_which_some_are_killed"),
     },
     Bug {
-        name: "once: the payload is not compared while the work is done",
+        name: "patterns: once: the payload is not compared while the work is done",
         rule: "once",
         file: "crates/fencepost/src/once.rs",
         find: "(Some(_), theirs, Some(_)) if theirs != self.fingerprint.as_ref() => Refusal::OtherPayload,",
@@ -24,7 +24,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: suite("memory::who_comes_meanwhile_is_told_who_is_at_it_or_waits"),
     },
     Bug {
-        name: "once: work whose result is too long is done again",
+        name: "patterns: once: work whose result is too long is done again",
         rule: "once",
         file: "crates/fencepost/src/once.rs",
         find: "match self.write(Outcome::NotKept).await {",
@@ -32,7 +32,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: suite("memory::a_result_that_is_too_long_is_noted_and_its_work_not_repeated"),
     },
     Bug {
-        name: "once: a command that was interrupted counts as run",
+        name: "patterns: once: a command that was interrupted counts as run",
         rule: "once",
         file: "crates/cli/src/once.rs",
         find: "End::Code(code) if !by_our_signal && (",
@@ -44,7 +44,7 @@ pub(crate) const BUGS: &[Bug] = &[
         },
     },
     Bug {
-        name: "fenced: a file lets an older fence through",
+        name: "patterns: fenced: a file lets an older fence through",
         rule: "F1",
         file: "crates/patterns/src/fenced/record.rs",
         find: "            Some(seen) if seen > fence => return Err(Refused::Stale { seen }),\n",
@@ -52,7 +52,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("fenced::f1_a_file_refuses_what_is_late_and_loses_nothing"),
     },
     Bug {
-        name: "fenced: comparison and write of a file are two steps",
+        name: "patterns: fenced: comparison and write of a file are two steps",
         rule: "F1",
         file: "crates/patterns/src/fenced/directory.rs",
         find: "    let done = work()?;\n    drop(record);\n",
@@ -60,7 +60,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("fenced::f1_nobody_advances_between_the_comparison_and_the_write"),
     },
     Bug {
-        name: "fenced: Redis compares fences as numbers of 53 bits",
+        name: "patterns: fenced: Redis compares fences as numbers of 53 bits",
         rule: "F1",
         file: "crates/patterns/src/scripts/fenced_call.lua",
         find: "    if #a ~= #b then return #a < #b end\n    return a < b\n",
@@ -68,7 +68,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("fenced::f1_a_redis_key_refuses_what_is_late_and_loses_nothing"),
     },
     Bug {
-        name: "fenced: an object is read before its fence is advanced",
+        name: "patterns: fenced: an object is read before its fence is advanced",
         rule: "F1",
         file: "crates/patterns/src/fenced/objects.rs",
         find: "Some(seen) if seen == fence && body.is_none() => return Ok(before),",
@@ -76,7 +76,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("fenced::f1_an_object_refuses_what_is_late_and_loses_nothing"),
     },
     Bug {
-        name: "fenced: the layer lets a resource go before the request is handled",
+        name: "patterns: fenced: the layer lets a resource go before the request is handled",
         rule: "F1",
         file: "crates/patterns/src/fenced/http.rs",
         find: "            let answer = inner.call(Request::from_parts(head, body)).await;\n            drop(admitted);",
@@ -84,7 +84,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("fenced_http::f1_no_newer_token_is_seen_while_a_request_is_at_work"),
     },
     Bug {
-        name: "fenced: a lease that ended before its fence was drawn gets it all the same",
+        name: "patterns: fenced: a lease that ended before its fence was drawn gets it all the same",
         rule: "F2",
         file: "crates/fencepost/src/fenced_by.rs",
         find: "        let fence = lease.run(draw(&cell)).await??;\n        lease.check()?;",
@@ -96,7 +96,7 @@ pub(crate) const BUGS: &[Bug] = &[
         },
     },
     Bug {
-        name: "atomic: a script sets without comparing the old value",
+        name: "patterns: atomic: a script sets without comparing the old value",
         rule: "atomic",
         file: "crates/patterns/src/scripts/compare_and_set.lua",
         find: "    if (has and '+' .. has or '-') ~= ARGV[2 * i - 1] then return 0 end\n",
@@ -104,7 +104,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("atomic::no_compare_and_set_by_script_is_lost_while_processes_are_killed"),
     },
     Bug {
-        name: "atomic: nothing is watched between the read and the write",
+        name: "patterns: atomic: nothing is watched between the read and the write",
         rule: "atomic",
         file: "crates/patterns/src/atomic/redis/compare.rs",
         find: ".cmd(\"WATCH\").arg(keys).ignore()",
@@ -112,7 +112,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("atomic::no_compare_and_set_by_watch_is_lost_while_processes_are_killed"),
     },
     Bug {
-        name: "atomic: a row is written whatever its version",
+        name: "patterns: atomic: a row is written whatever its version",
         rule: "atomic",
         file: "crates/patterns/src/atomic/postgres.rs",
         find: "AND {version} = $3",
@@ -120,7 +120,51 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("atomic::no_compare_and_set_by_version_is_lost_while_processes_are_killed"),
     },
     Bug {
-        name: "atomic: what overflows at its end is not given back",
+        name: "patterns: an update is tried again with what was read before the conflict",
+        rule: "atomic",
+        file: "crates/patterns/src/atomic/redis/compare.rs",
+        find: "new.unwrap_or(&none)).await?;\n        Ok(if done { Set::Done } else { Set::Conflict(None) })",
+        replace: "new.unwrap_or(&none)).await?;\n        if done {\n            return Ok(Set::Done);\n        }\n        \
+                  let now = self.by.get(&self.keys).await?;\n        \
+                  Ok(Set::Conflict(Some(Found { value: Some(seen), seen: now })))",
+        test: patterns("atomic::no_compare_and_set_by_script_is_lost_while_processes_are_killed"),
+    },
+    Bug {
+        name: "patterns: a row that was made again has a version that was seen before",
+        rule: "atomic",
+        file: "crates/patterns/src/atomic/postgres.rs",
+        find: "extract(epoch FROM clock_timestamp()) * 1000000",
+        replace: "1",
+        test: patterns("updates::a_value_in_postgres_is_updated_by_version_and_as_a_cell"),
+    },
+    Bug {
+        name: "patterns: keys of different slots are sent all the same",
+        rule: "atomic",
+        file: "crates/patterns/src/atomic/redis/compare.rs",
+        find: "in_a_cluster.then(|| slots::together(keys))",
+        replace: "(in_a_cluster && keys.is_empty()).then(|| slots::together(keys))",
+        test: patterns(
+            "cluster::in_a_cluster_what_has_one_hash_tag_changes_together_and_other_keys_are_refused_unsent",
+        ),
+    },
+    Bug {
+        name: "patterns: a string is written over a list",
+        rule: "atomic",
+        file: "crates/patterns/src/atomic/redis/compare.rs",
+        find: "if ![\"none\", \"string\"].contains(&holds.as_str()) {",
+        replace: "if holds.is_empty() {",
+        test: patterns("atomic::what_redis_refuses_is_told_by_type_and_changes_nothing"),
+    },
+    Bug {
+        name: "patterns: what took a key's place goes away as its shadow would have",
+        rule: "atomic",
+        file: "crates/patterns/src/scripts/swap.lua",
+        find: "redis.call('PERSIST', KEYS[1])\n",
+        replace: "",
+        test: patterns("atomic::readers_of_a_shadowed_key_see_all_of_one_or_all_of_the_other"),
+    },
+    Bug {
+        name: "patterns: atomic: what overflows at its end is not given back",
         rule: "atomic",
         file: "crates/patterns/src/scripts/transfer.lua",
         find: "    redis.call('INCRBY', KEYS[1], ARGV[1])\n    return {'overflow', to}",
@@ -128,7 +172,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("atomic::what_redis_refuses_is_told_by_type_and_changes_nothing"),
     },
     Bug {
-        name: "claims: Redis hears whoever acknowledges",
+        name: "patterns: claims: Redis hears whoever acknowledges",
         rule: "claims",
         file: "crates/patterns/src/scripts/claim_settle.lua",
         find: "if redis.call('HGET', KEYS[3], ticket) == ARGV[1] then",
@@ -136,7 +180,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("claims::tickets_in_redis_come_back_to_another_who_alone_is_heard"),
     },
     Bug {
-        name: "claims: PostgreSQL hears whoever acknowledges",
+        name: "patterns: claims: PostgreSQL hears whoever acknowledges",
         rule: "claims",
         file: "crates/patterns/src/claims/postgres.rs",
         find: "AND claimed_by = $1 AND done_at IS NULL",
@@ -144,7 +188,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("claims::tickets_in_postgres_come_back_to_another_who_alone_is_heard"),
     },
     Bug {
-        name: "rate: the edge lets a second burst through",
+        name: "patterns: rate: the edge lets a second burst through",
         rule: "rate",
         file: "crates/patterns/src/scripts/rate.lua",
         find: "local left = ARGV[2] - (after - now)",
@@ -152,7 +196,7 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("rates::a_rate_in_redis_lets_no_more_through"),
     },
     Bug {
-        name: "requests: two transactions do the work of one key",
+        name: "patterns: requests: two transactions do the work of one key",
         rule: "once",
         file: "crates/patterns/src/requests.rs",
         find: "        if !row.try_get(0)? {",

@@ -31,6 +31,10 @@ use crate::{
 pub enum Order {
     /// Take a lock, waiting as long as it takes, and report its loss.
     Acquire { name: String, ttl_ms: u64, mode: Mode },
+    /// Lead, campaigning for as long as it takes, and report the loss.
+    Lead { name: String, ttl_ms: u64 },
+    /// Be in a group.
+    Join { group: String, id: String, ttl_ms: u64 },
     /// Say whether it is held.
     Check { name: String },
     /// Give it back.
@@ -54,6 +58,8 @@ pub enum Report {
     Ready,
     /// It holds.
     Acquired { name: String },
+    /// It is in the group.
+    Joined,
     /// It lost.
     Lost { name: String, reason: String },
     /// The answer to a check: `None` while it is held.
@@ -126,8 +132,20 @@ impl Holder {
     }
 
     async fn start_acquiring_as(&mut self, name: &str, ttl: Duration, mode: Mode) {
-        let ttl_ms = u64::try_from(ttl.as_millis()).expect("a TTL");
-        self.order(&Order::Acquire { name: name.to_owned(), ttl_ms, mode }).await;
+        self.order(&Order::Acquire { name: name.to_owned(), ttl_ms: millis(ttl), mode }).await;
+    }
+
+    /// Leads an election.
+    pub async fn lead(&mut self, name: &str, ttl: Duration) {
+        self.order(&Order::Lead { name: name.to_owned(), ttl_ms: millis(ttl) }).await;
+        self.acquired(name).await;
+    }
+
+    /// Joins a group.
+    pub async fn join(&mut self, group: &str, id: &str, ttl: Duration) {
+        let (group, id) = (group.to_owned(), id.to_owned());
+        self.order(&Order::Join { group, id, ttl_ms: millis(ttl) }).await;
+        self.hear("it is in the group", |report| matches!(report, Report::Joined).then_some(())).await;
     }
 
     /// Waits until a lock it began to take is held.
@@ -140,7 +158,7 @@ impl Holder {
     /// lies in the pipe before the process runs again, so that the look races with its watchdog.
     pub async fn look_after_resuming(&mut self, name: &str) -> Option<String> {
         self.order(&Order::Check { name: name.to_owned() }).await;
-        self.signal(Signal::CONT);
+        self.resume();
         self.seen(name).await
     }
 
@@ -215,6 +233,11 @@ impl Holder {
         .await
     }
 
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Stops it where it stands.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
@@ -261,4 +284,8 @@ impl Holder {
         })
         .await
     }
+}
+
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).expect("a TTL")
 }

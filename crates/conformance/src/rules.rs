@@ -149,12 +149,14 @@ macro_rules! conformance_suite {
                 everybody_hears_who_leads
                 a_resigned_leadership_passes_at_once
                 l1_a_deposed_leader_says_nothing_more
+                l1_a_paused_leader_finds_out_at_its_first_look
                 the_word_of_a_dead_leader_ends
                 who_closes_its_locks_takes_its_word_back
                 the_highest_priority_that_waits_leads_next
                 f1_terms_rise;
             dividing:
                 members_see_who_comes_and_goes
+                a_paused_member_is_gone_until_it_wakes
                 who_closes_its_locks_leaves_the_group
                 groups_are_listed_with_their_members
                 each_shard_has_one_owner;

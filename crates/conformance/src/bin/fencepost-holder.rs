@@ -8,7 +8,7 @@ use std::{
 };
 
 use fencepost::{
-    Acquired, Attempt, Efficiency, Error, ErrorKind, Lease, Locks, Namespace,
+    Acquired, Attempt, Efficiency, Error, ErrorKind, Leadership, Lease, Locks, Namespace,
     claim::{LossReason, Mode},
     hold::Hold,
     store::BoxFuture,
@@ -32,7 +32,7 @@ struct Entry {
     give_back: Arc<Notify>,
 }
 
-/// A lease, however it holds.
+/// A lease, however it holds, or what rests on one.
 trait Guard: Send + Sync {
     fn check(&self) -> Result<(), Error>;
     fn lost(&self) -> BoxFuture<'_, LossReason>;
@@ -41,6 +41,16 @@ trait Guard: Send + Sync {
 impl<H: Hold> Guard for Lease<Efficiency, H> {
     fn check(&self) -> Result<(), Error> {
         self.check()
+    }
+
+    fn lost(&self) -> BoxFuture<'_, LossReason> {
+        Box::pin(self.lost())
+    }
+}
+
+impl Guard for Leadership<Efficiency> {
+    fn check(&self) -> Result<(), Error> {
+        self.lease().check()
     }
 
     fn lost(&self) -> BoxFuture<'_, LossReason> {
@@ -88,6 +98,17 @@ async fn try_to_obey(locks: Locks, held: Held, order: Order) -> Result<(), Error
                 }
             }
         }
+        Order::Lead { name, ttl_ms } => {
+            let election = locks.for_efficiency().election(&name)?;
+            let campaign = election.campaign(std::process::id().to_string()).ttl(Duration::from_millis(ttl_ms));
+            hold(campaign.acquire().await?, held, name).await;
+        }
+        Order::Join { group, id, ttl_ms } => {
+            let locks = locks.for_efficiency();
+            let _member = locks.members(&group)?.join(&id, Duration::from_millis(ttl_ms)).await?;
+            say(&Report::Joined);
+            std::future::pending::<()>().await; // for as long as the process lives
+        }
         Order::Check { name } => check(&held, name),
         Order::Release { name } => {
             let entry = open(&held).remove(&name);
@@ -114,7 +135,7 @@ async fn try_to_obey(locks: Locks, held: Held, order: Order) -> Result<(), Error
     Ok(())
 }
 
-async fn hold<H: Hold>(attempt: Attempt<Lease<Efficiency, H>>, held: Held, name: String) {
+async fn hold(attempt: Attempt<impl Guard + 'static>, held: Held, name: String) {
     let Acquired(lease) = attempt else { return };
     let (lease, give_back): (Arc<dyn Guard>, _) = (Arc::new(lease), Arc::new(Notify::new()));
     open(&held).insert(name.clone(), Entry { lease: lease.clone(), give_back: give_back.clone() });

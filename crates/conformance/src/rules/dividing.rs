@@ -9,6 +9,7 @@ use std::{
 use fencepost::{Efficiency, ErrorKind, Lease, Locks, Member, ShardEvent, owner_of};
 
 use crate::{
+    holder::Holder,
     site::{DoesNotApply, Site, Verdict},
     steps::{Doomed, LONG, SHORT, SOON, eventually, locks, within},
 };
@@ -46,6 +47,20 @@ pub async fn members_see_who_comes_and_goes(site: &dyn Site) -> Verdict {
     doomed.die();
     sees(&b, &["b"], SHORT * 3).await;
     drop(a);
+    Ok(())
+}
+
+/// A paused member is gone as a dead one is, until it wakes.
+pub async fn a_paused_member_is_gone_until_it_wakes(site: &dyn Site) -> Verdict {
+    let here = with_cells(site).await?;
+    site.apart()?;
+    let (a, mut paused) = (join(&here, "a").await, Holder::start(site).await);
+    paused.join("g", "b", SHORT).await;
+    sees(&a, &["a", "b"], SOON).await;
+    paused.pause();
+    sees(&a, &["a"], SHORT * 3).await;
+    paused.resume();
+    sees(&a, &["a", "b"], SHORT + SOON).await;
     Ok(())
 }
 

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use fencepost::{Acquired, Attempt, Efficiency, Election, ErrorKind, Leader, Leadership, Locks, Observer};
-use fencepost_core::claim::LossReason;
+use fencepost_core::{
+    claim::LossReason,
+    clock::{BootClock, sleep},
+};
 
 use crate::{
+    holder::Holder,
     site::{DoesNotApply, Site, Verdict},
     steps::{Doomed, LONG, SHORT, SOON, eventually, locks, ms, name, nothing_held, waiters, within},
 };
@@ -72,6 +76,31 @@ pub async fn l1_a_deposed_leader_says_nothing_more(site: &dyn Site) -> Verdict {
     tokio::time::sleep(ms(300)).await;
     assert_eq!(heard(&mut there.observe(), "it is still the new one").await, Some(leader));
     new.lease().check().expect("it still leads");
+    Ok(())
+}
+
+/// Where grants expire, a paused leader is followed by another and finds out at its first look; where they do not, it
+/// still leads.
+pub async fn l1_a_paused_leader_finds_out_at_its_first_look(site: &dyn Site) -> Verdict {
+    let (_locks, election) = election(site).await?;
+    site.apart()?;
+    let mut paused = Holder::start(site).await;
+    paused.lead("e", SHORT).await;
+    let before = heard(&mut election.observe(), "it leads").await.expect("a leader");
+    assert_eq!(before.word, paused.pid().to_string());
+    paused.pause();
+    if site.capabilities().expires {
+        let campaign = election.campaign("next").ttl(LONG).acquire();
+        let next = within(SHORT + SOON, "another leads", campaign).await.expect("an answer").acquired();
+        assert!(next.is_some_and(|next| next.term() > before.term));
+        assert_eq!(paused.look_after_resuming("e").await, Some("Expired".to_owned()));
+        assert_eq!(paused.lost("e").await, "Expired");
+    } else {
+        sleep(&BootClock, SHORT).await;
+        let attempt = election.campaign("next").wait(ms(0)).acquire().await.expect("an answer");
+        assert!(matches!(attempt, Attempt::Busy(_)), "a stopped process still leads");
+        assert_eq!(paused.look_after_resuming("e").await, None);
+    }
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod advisory;
 mod errand;
 mod library;
 mod naive;
+mod paced;
 mod recording;
 
 use std::{io::Write, net::SocketAddr};
@@ -80,6 +81,15 @@ pub struct Role {
     pub client: Client,
     /// The store's URL.
     pub url: String,
+    /// How many hundredths of its pace its clock runs at.
+    #[serde(default = "Role::right_pace")]
+    pub pace: u32,
+}
+
+impl Role {
+    fn right_pace() -> u32 {
+        100
+    }
 }
 
 /// A client of a store.
@@ -88,9 +98,11 @@ pub struct Role {
 pub enum Client {
     /// This library.
     Library,
-    /// What many write first: `SET NX PX` to take, `DEL` to give back, and no look at the clock.
+    /// What many write first: `SET NX PX` to take, `DEL` to give back, and no look at the clock. The same on other stores.
     Naive,
-    /// The same, on the master that it was told of once, with a fence drawn by `INCR` from the same server.
+    /// The same, and it looks: whether its TTL is over by `CLOCK_MONOTONIC`, which most timers count on.
+    Monotonic,
+    /// As the naive one, on the master that it was told of once, with a fence drawn by `INCR` from the same server.
     Counter,
     /// `pg_try_advisory_lock` on whatever connection it was given.
     Advisory,
@@ -111,7 +123,7 @@ pub fn run(role: Role) -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(async {
         match role.client {
             Client::Library => library::serve(role).await,
-            Client::Naive | Client::Counter => naive::serve(role).await,
+            Client::Naive | Client::Monotonic | Client::Counter => naive::serve(role).await,
             Client::Advisory => advisory::serve(role).await,
             Client::RedisPy | Client::Kazoo | Client::Etcdctl => Err("it is played by a process in Python".into()),
         }

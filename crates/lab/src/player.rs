@@ -36,6 +36,8 @@ pub struct AgentCommand {
     pub arguments: Vec<String>,
 }
 
+const SUSPENDED: &str = "machine suspended";
+
 /// What waits for an order's end.
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<(Came, String)>>>>;
 
@@ -57,6 +59,8 @@ pub(crate) struct Player {
     grants: u32,
     recorder: Recorder,
     resource: SocketAddr,
+    /// Since when it is.
+    suspended: Option<u64>,
     /// What stands between it and the store, where the scenario asked for that.
     pub(crate) to_store: Option<Network>,
     /// What stands between it and the resource.
@@ -90,8 +94,9 @@ impl Player {
             Ok(Ok(())) => {}
             _ => return Err(Stop::Failed(format!("client {name} did not get ready"))),
         }
+        let (next, grants, suspended) = (0, 0, None);
         let (to_store, to_resource) = (None, None);
-        Ok(Self { name, child, orders, waiting, next: 0, grants: 0, recorder, resource, to_store, to_resource })
+        Ok(Self { name, child, orders, waiting, next, grants, recorder, resource, suspended, to_store, to_resource })
     }
 
     /// Begins to take the lock, under a new grant. `wait` is the limit; without one it waits as long as it takes.
@@ -148,6 +153,26 @@ impl Player {
         self.signalled("paused (SIGSTOP)", Phase::End, Signal::CONT)
     }
 
+    /// Stops it as a suspended machine stops: its monotonic clock will not have counted the time until it [resumes](Self::resume).
+    pub(crate) fn suspend(&mut self, clock: &WallClock) -> Result<(), Stop> {
+        let reads_it = self.child.id().is_some_and(|pid| clock.governs(pid));
+        let done = if reads_it {
+            signal_group(self.child.id(), Signal::STOP)
+        } else {
+            Err(Stop::NotInstalled(format!("{} does not read the clock that is to stand still", self.name)))
+        };
+        self.suspended = Some(crate::agent::now());
+        self.faulty(SUSPENDED, Phase::Begin, done)
+    }
+
+    /// Lets it run on.
+    pub(crate) fn resume(&mut self, clock: &WallClock) -> Result<(), Stop> {
+        let since = self.suspended.take().unwrap_or_else(crate::agent::now);
+        let slept = Duration::from_nanos(crate::agent::now() - since);
+        let done = clock.have_slept(slept).map_err(Stop::NotInstalled);
+        self.faulty(SUSPENDED, Phase::End, done.and_then(|()| signal_group(self.child.id(), Signal::CONT)))
+    }
+
     /// Kills it, and waits until it is gone.
     pub(crate) async fn kill(&mut self) -> Result<(), Stop> {
         // Nobody can say when it ran last. It is not charged with what it may have believed after the signal was sent.
@@ -159,7 +184,10 @@ impl Player {
     }
 
     fn signalled(&self, fault: &str, phase: Phase, sent: Signal) -> Result<(), Stop> {
-        let done = signal_group(self.child.id(), sent);
+        self.faulty(fault, phase, signal_group(self.child.id(), sent))
+    }
+
+    fn faulty(&self, fault: &str, phase: Phase, done: Result<(), Stop>) -> Result<(), Stop> {
         let (fault, target, installed) = (fault.to_owned(), self.name.clone(), done.is_ok());
         self.recorder.tell("lab", What::Fault { fault, target, phase, installed });
         done
@@ -210,11 +238,15 @@ impl UnderWay {
 }
 
 fn command(role: &Role, agent: &AgentCommand) -> Result<Command, Stop> {
-    let (peer, module, package) = match role.client {
-        Client::RedisPy => ("redis", "redis", "python3-redis"),
-        Client::Kazoo => ("kazoo", "kazoo", "python3-kazoo"),
-        Client::Etcdctl => ("etcdctl", "json", "python3"),
-        Client::Library | Client::Naive | Client::Counter | Client::Advisory => {
+    let scheme = role.url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let (peer, module, package) = match (role.client, scheme) {
+        (Client::RedisPy, _) => ("redis", "redis", "python3-redis"),
+        (Client::Kazoo, _) => ("kazoo", "kazoo", "python3-kazoo"),
+        (Client::Etcdctl, _) => ("etcdctl", "json", "python3"),
+        (Client::Naive, "etcd") => ("naive-etcd", "json", "python3"),
+        (Client::Naive, "zookeeper") => ("naive-zookeeper", "kazoo", "python3-kazoo"),
+        (Client::Naive, "file") => ("naive-file", "json", "python3"),
+        (Client::Library | Client::Naive | Client::Monotonic | Client::Counter | Client::Advisory, _) => {
             let mut command = Command::new(&agent.program);
             command.args(&agent.arguments).arg(serde_json::to_string(role).expect("a role as JSON"));
             return Ok(command);

@@ -2,6 +2,7 @@
 
 mod answered_by_the_other;
 mod cancelled_commit;
+mod client_clock_drifts;
 mod client_clock_jumps;
 mod contention;
 mod counter_goes_back;
@@ -11,12 +12,16 @@ mod delete_anothers_lock;
 mod deposed_master;
 mod duplicate_request;
 mod holder_killed;
+mod holder_vanishes;
 mod kleppmann_pause;
 mod late_reply;
 mod leader_dies;
+mod leader_frozen;
+mod leader_in_a_minority;
 mod lock_on_a_standby;
 mod lost_renewal_replies;
 mod lost_reply;
+mod machine_suspended;
 mod paused_holder_keeps_it;
 mod planned_failover;
 mod pool_shares_a_session;
@@ -38,7 +43,9 @@ use crate::scenario::Scenario;
 pub const ALL: &[&dyn Scenario] = &[
     &contention::Contention,
     &holder_killed::HolderKilled,
+    &holder_vanishes::HolderVanishes,
     &kleppmann_pause::KleppmannPause,
+    &machine_suspended::MachineSuspended,
     &paused_holder_keeps_it::PausedHolderKeepsIt,
     &write_in_flight::WriteInFlight,
     &delete_anothers_lock::DeleteAnothersLock,
@@ -51,6 +58,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &server_wakes::ServerWakes,
     &server_clock_jumps::ServerClockJumps,
     &client_clock_jumps::ClientClockJumps,
+    &client_clock_drifts::ClientClockDrifts,
     &restart::Restart,
     &restart_without_data::RestartWithoutData,
     &snapshot_restored::SnapshotRestored,
@@ -60,6 +68,8 @@ pub const ALL: &[&dyn Scenario] = &[
     &deposed_master::DeposedMaster,
     &counter_goes_back::CounterGoesBack,
     &leader_dies::LeaderDies,
+    &leader_frozen::LeaderFrozen,
+    &leader_in_a_minority::LeaderInAMinority,
     &synchronous_standby::SynchronousStandby,
     &cancelled_commit::CancelledCommit,
     &pool_shares_a_session::PoolSharesASession,

@@ -28,6 +28,9 @@ pub const IDLE_LIMIT: Duration = Duration::from_millis(600);
 /// Longer than anything that a scenario waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Of a clock that goes right, in hundredths.
+const RIGHT_PACE: u32 = 100;
+
 /// A stage. All processes on it end when it is dropped.
 #[derive(Debug)]
 pub struct Stage {
@@ -56,22 +59,30 @@ impl Stage {
 
     /// A client process with a direct way to everything.
     pub(crate) async fn player(&self, name: &str) -> Result<Player, Stop> {
-        self.start_player(name, self.url(), None).await
+        self.start_player(name, self.url(), None, RIGHT_PACE).await
     }
 
     /// The same, whose URL says more.
     pub(crate) async fn player_with(&self, name: &str, options: &str) -> Result<Player, Stop> {
-        self.start_player(name, format!("{}?{options}", self.url()), None).await
+        self.start_player(name, format!("{}?{options}", self.url()), None, RIGHT_PACE).await
     }
 
     /// A client process that was led to a replica.
     pub(crate) async fn player_at_replica(&self, name: &str) -> Result<Player, Stop> {
-        self.start_player(name, self.store.url_of_replica()?, None).await
+        self.start_player(name, self.store.url_of_replica()?, None, RIGHT_PACE).await
     }
 
     /// A client process on a wall clock of its own, whose network can be disturbed.
     pub(crate) async fn player_on(&self, name: &str, clock: &WallClock) -> Result<Player, Stop> {
-        self.start_behind_network(name, Some(clock)).await
+        self.start_behind_network(name, Some(clock), RIGHT_PACE).await
+    }
+
+    /// A client process whose clock runs at so many hundredths of its pace, and whose network can be disturbed.
+    pub(crate) async fn player_at_pace(&self, name: &str, pace: u32) -> Result<Player, Stop> {
+        let (fault, target) = (format!("clock runs at {pace} %"), name.to_owned());
+        let player = self.start_behind_network(name, None, pace).await;
+        self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: player.is_ok() });
+        player
     }
 
     /// A wall clock that can be made to jump.
@@ -93,16 +104,16 @@ impl Stage {
 
     /// A client process whose network can be disturbed.
     pub(crate) async fn player_behind_network(&self, name: &str) -> Result<Player, Stop> {
-        self.start_behind_network(name, None).await
+        self.start_behind_network(name, None, RIGHT_PACE).await
     }
 
-    async fn start_behind_network(&self, name: &str, clock: Option<&WallClock>) -> Result<Player, Stop> {
+    async fn start_behind_network(&self, name: &str, clock: Option<&WallClock>, pace: u32) -> Result<Player, Stop> {
         let to_store = match self.store.address() {
             Some(address) => Some(Network::before(address).await?),
             None => None,
         };
         let url = to_store.as_ref().and_then(|network| self.store.url_through(network.address));
-        let mut player = self.start_player(name, url.unwrap_or_else(|| self.url()), clock).await?;
+        let mut player = self.start_player(name, url.unwrap_or_else(|| self.url()), clock, pace).await?;
         player.to_store = to_store;
         player.to_resource = Some(Network::before(self.resource.address).await?);
         Ok(player)
@@ -110,14 +121,21 @@ impl Stage {
 
     /// A client process on one side of a partition of the store's servers.
     pub(crate) async fn player_from(&self, name: &str, side: Side) -> Result<Player, Stop> {
-        let url = self.store.url_from(side);
+        let store = self.store.clone();
+        let url = blocking(move || store.url_from(side)).await;
         let (fault, target) = ("partition".to_owned(), name.to_owned());
         self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: url.is_ok() });
-        self.start_player(name, url?, None).await
+        self.start_player(name, url?, None, RIGHT_PACE).await
     }
 
-    async fn start_player(&self, name: &str, url: String, clock: Option<&WallClock>) -> Result<Player, Stop> {
-        let role = Role { name: name.to_owned(), client: self.subject.client, url };
+    async fn start_player(
+        &self,
+        name: &str,
+        url: String,
+        clock: Option<&WallClock>,
+        pace: u32,
+    ) -> Result<Player, Stop> {
+        let role = Role { name: name.to_owned(), client: self.subject.client, url, pace };
         Player::start(&role, &self.agent, clock, self.recorder.clone(), self.resource.address).await
     }
 

@@ -15,6 +15,9 @@ mod zookeeper_ensemble;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
+use fencepost::{LockName, Namespace, claim::Forced, clock::BootClock, registry};
+use fencepost_servers::WallClock;
+
 use crate::{scenario::Stop, subject::StoreKind};
 
 /// Something that can be done to a store's servers.
@@ -36,6 +39,10 @@ pub(crate) enum ServerFault {
     HoldTheHeir,
     /// Somebody cancels the statements that wait for a replica.
     CancelWaits,
+    /// Stops the one that leads where it stands, and waits until another leads.
+    FreezeLeader,
+    /// Cuts the one that leads off from the others, and waits until another leads; clients still reach it.
+    CutOffLeader,
     /// Kills the one that leads, and waits until another does.
     CrashMaster,
     /// Keeps a copy of all that the store has.
@@ -59,6 +66,8 @@ impl ServerFault {
             ServerFault::HoldReplication => "replication held back",
             ServerFault::HoldTheHeir => "replication to one replica held back",
             ServerFault::CancelWaits => "the wait for the standby cancelled",
+            ServerFault::FreezeLeader => "leader frozen (SIGSTOP), another leads",
+            ServerFault::CutOffLeader => "leader cut off, another leads",
             ServerFault::CrashMaster => "leader killed, another leads",
             ServerFault::Snapshot => "snapshot taken",
             ServerFault::Restore => "snapshot restored",
@@ -103,7 +112,7 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
         Err(Stop::NotInstalled("there is no replica here".into()))
     }
 
-    /// Its URL for clients on one side of a partition.
+    /// Its URL for clients on one side of a partition. Blocks.
     ///
     /// # Errors
     /// [`Stop::NotInstalled`] where no partition is possible.
@@ -135,7 +144,8 @@ fn numbered(kind: &str, logs: impl Iterator<Item = String>) -> Vec<(String, Stri
 pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
     match kind {
         StoreKind::File => file::Directory::start(),
-        StoreKind::Postgres => postgres::Server::start(),
+        StoreKind::Postgres => postgres::Server::of_leases(),
+        StoreKind::PostgresSession => postgres::Server::of_sessions(),
         StoreKind::PostgresStandby => postgres_standby::Pair::asynchronous(),
         StoreKind::PostgresSynchronous => postgres_standby::Pair::synchronous(),
         StoreKind::PgBouncer => pgbouncer::Pooled::start(),
@@ -165,6 +175,30 @@ pub(crate) fn all_found(executable: &str) -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let files = std::env::split_paths(&path).map(|folder| folder.join(executable));
     files.filter(|file| file.is_file()).collect::<Vec<_>>().into_iter()
+}
+
+/// An administrator breaks a lock, as `fencepost break` does.
+fn break_by_force(url: &str, lock: &str) -> Result<(), Stop> {
+    let failed = |error: &dyn fmt::Display| Stop::Failed(error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = registry::open_store(url, Namespace::default(), BootClock::shared()).await;
+        let store = store.map_err(|error| failed(&error))?;
+        let lock = LockName::new(lock).map_err(|error| failed(&error))?;
+        match store.force(&lock, None).await.map_err(|error| failed(&error))? {
+            Forced::Broken(_) => Ok(()),
+            other => Err(Stop::Failed(format!("the lock could not be broken: {other:?}"))),
+        }
+    })
+}
+
+/// Moves a server's wall clock forward by an hour, if it has one of its own and reads it.
+fn jump(clock: &Result<Arc<WallClock>, String>, server: Option<u32>) -> Result<(), Stop> {
+    let clock = clock.as_ref().map_err(|why| Stop::NotInstalled(why.clone()))?;
+    if !server.is_some_and(|pid| clock.governs(pid)) {
+        return Err(Stop::NotInstalled("the server does not read the clock that is to jump".into()));
+    }
+    clock.stand_apart(3600).map_err(Stop::NotInstalled)
 }
 
 fn not_possible(fault: ServerFault, on: &str) -> Stop {

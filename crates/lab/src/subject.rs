@@ -11,6 +11,8 @@ pub enum StoreKind {
     File,
     /// One PostgreSQL server.
     Postgres,
+    /// The same, with locks that live as long as their connection.
+    PostgresSession,
     /// A PostgreSQL server with a standby that takes what comes when it comes.
     PostgresStandby,
     /// A PostgreSQL server whose commits wait for its standby.
@@ -48,6 +50,7 @@ pub struct Subject {
 pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::File, client: Client::Library },
     Subject { store: StoreKind::Postgres, client: Client::Library },
+    Subject { store: StoreKind::PostgresSession, client: Client::Library },
     Subject { store: StoreKind::Etcd, client: Client::Library },
     Subject { store: StoreKind::ZooKeeper, client: Client::Library },
     Subject { store: StoreKind::Redis, client: Client::Library },
@@ -57,7 +60,11 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { store: StoreKind::Redis, client: Client::RedisPy },
     Subject { store: StoreKind::Redis, client: Client::Naive },
     Subject { store: StoreKind::Etcd, client: Client::Etcdctl },
+    Subject { store: StoreKind::Etcd, client: Client::Naive },
     Subject { store: StoreKind::ZooKeeper, client: Client::Kazoo },
+    Subject { store: StoreKind::ZooKeeper, client: Client::Naive },
+    Subject { store: StoreKind::File, client: Client::Naive },
+    Subject { store: StoreKind::Redis, client: Client::Monotonic },
     Subject { store: StoreKind::Sentinel, client: Client::Counter },
     Subject { store: StoreKind::EtcdCluster, client: Client::Library },
     Subject { store: StoreKind::ZooKeeperEnsemble, client: Client::Library },
@@ -74,6 +81,7 @@ impl StoreKind {
         match self {
             StoreKind::File => "file",
             StoreKind::Postgres => "postgres",
+            StoreKind::PostgresSession => "postgres-session",
             StoreKind::PostgresStandby => "postgres-standby",
             StoreKind::PostgresSynchronous => "postgres-synchronous",
             StoreKind::PgBouncer => "pgbouncer",
@@ -93,6 +101,7 @@ impl StoreKind {
         match self {
             StoreKind::File => "directory",
             StoreKind::Postgres => "PostgreSQL",
+            StoreKind::PostgresSession => "PostgreSQL, mode=session",
             StoreKind::PostgresStandby => "PostgreSQL with a standby",
             StoreKind::PostgresSynchronous => "PostgreSQL with a synchronous standby",
             StoreKind::PgBouncer => "PostgreSQL behind PgBouncer",
@@ -105,11 +114,6 @@ impl StoreKind {
             StoreKind::Cluster => "Redis Cluster",
             StoreKind::Redlock => "Redlock",
         }
-    }
-
-    /// Whether a grant ends by itself.
-    pub fn expires(self) -> bool {
-        self != StoreKind::File
     }
 
     /// Whether clients reach it at one address, so that a relay can stand between.
@@ -135,11 +139,17 @@ impl Subject {
         self.client == Client::Library && self.store.issues_fences()
     }
 
+    /// Whether a grant ends by itself.
+    pub fn expires(self) -> bool {
+        self.client != Client::Library || !matches!(self.store, StoreKind::File | StoreKind::PostgresSession)
+    }
+
     /// Whether it is played in each scenario that its store knows, and not in those alone that are about it.
     pub fn everywhere(self) -> bool {
         use StoreKind::{EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble};
         let variants = [EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble];
-        !variants.contains(&self.store) && !matches!(self.client, Client::Counter | Client::Advisory)
+        !variants.contains(&self.store)
+            && !matches!(self.client, Client::Monotonic | Client::Counter | Client::Advisory)
     }
 
     /// As a heading of the matrix.
@@ -147,6 +157,7 @@ impl Subject {
         match self.client {
             Client::Library => self.store.title().to_owned(),
             Client::Naive => format!("{}, naive client", self.store.title()),
+            Client::Monotonic => format!("{}, TTL on CLOCK_MONOTONIC", self.store.title()),
             Client::Counter => format!("{}, INCR as the fence", self.store.title()),
             Client::Advisory => format!("{}, advisory lock", self.store.title()),
             Client::RedisPy => format!("{}, redis-py", self.store.title()),
@@ -161,6 +172,7 @@ impl fmt::Display for Subject {
         let client = match self.client {
             Client::Library => "",
             Client::Naive => "/naive",
+            Client::Monotonic => "/monotonic",
             Client::Counter => "/counter",
             Client::Advisory => "/advisory",
             Client::RedisPy => "/redis-py",

@@ -186,7 +186,12 @@ impl EtcdCluster {
 
     /// The member that leads, as it says itself.
     pub fn leader(&self) -> Option<usize> {
-        (0..self.members.len()).find(|member| self.metric(*member, "etcd_server_is_leader") == Some(1.0))
+        (0..self.members.len()).find(|member| self.leads(*member))
+    }
+
+    /// Whether a member leads, as it says itself.
+    pub fn leads(&self, member: usize) -> bool {
+        self.metric(member, "etcd_server_is_leader") == Some(1.0)
     }
 
     /// Waits for a leader.

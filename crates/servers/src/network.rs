@@ -37,6 +37,18 @@ pub enum Weather {
     Cut,
 }
 
+impl Weather {
+    /// Whether what goes this way never arrives.
+    fn loses(self, way: Way) -> bool {
+        match self {
+            Weather::Silence => true,
+            Weather::LostReplies => way == Way::Reply,
+            Weather::LostRequests => way != Way::Reply,
+            _ => false,
+        }
+    }
+}
+
 /// A relay on ports of its own. It ends when dropped.
 #[derive(Debug)]
 pub struct Network {
@@ -151,16 +163,14 @@ async fn pass(mut from: OwnedReadHalf, to: OwnedWriteHalf, mut weather: watch::R
                     Duration::ZERO
                 }
                 // What is lost on a connection stays lost: bytes after a gap would be another protocol.
-                (Weather::LostReplies, Way::Reply)
-                | (Weather::LostRequests, Way::Request(_))
-                | (Weather::Silence, _) => {
-                    return std::future::pending().await;
-                }
+                (now, way) if now.loses(way) => return std::future::pending().await,
                 _ => Duration::ZERO,
             };
             let arrival = tokio::time::sleep(delay);
             let _ = on_its_way.send((arrival, buffer[..length].to_vec())); // nobody reads what cannot be written
         }
+        // Whoever hangs up where nothing passes is not heard either, as with a host that vanishes.
+        let _ = weather.wait_for(|now| !now.loses(way)).await;
         drop(on_its_way);
         std::future::pending().await
     };
@@ -189,5 +199,26 @@ async fn again(server: SocketAddr, request: Vec<u8>, delay: Duration) {
         // A connection that is closed before its request was read may take the request with it.
         let mut answer = Vec::new();
         let _ = tokio::time::timeout(Duration::from_secs(5), server.read_to_end(&mut answer)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_hangs_up_in_silence_is_not_heard() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let network = Network::before(server.local_addr().expect("an address")).await.expect("a port");
+        let mut client = TcpStream::connect(network.address).await.expect("a connection");
+        let (mut connection, _) = server.accept().await.expect("a connection");
+        client.write_all(b"x").await.expect("it is open");
+        connection.read_u8().await.expect("it passes");
+        network.set(Weather::Silence);
+        drop(client);
+        let heard = tokio::time::timeout(Duration::from_millis(200), connection.read_u8()).await;
+        assert!(heard.is_err(), "{heard:?}");
+        network.set(Weather::Cut);
+        connection.read_u8().await.expect_err("it is broken");
     }
 }

@@ -12,14 +12,14 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
 
 use tempfile::TempDir;
 
-use crate::survivors::end_with_us;
+use crate::{survivors::end_with_us, wall_clock::WallClock};
 
 /// The user and group `nobody` of every Linux: PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65534;
@@ -34,6 +34,8 @@ pub struct PostgresServer {
     settings: Vec<String>,
     data: PathBuf,
     _directory: TempDir,
+    /// Where it does not run on the machine's wall clock.
+    clock: Option<Arc<WallClock>>,
     process: Mutex<Option<Child>>,
 }
 
@@ -76,11 +78,15 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn start_with(settings: &[&str]) -> Self {
-        Self::on_new_data(settings, |data| {
-            let mut initdb = unprivileged("initdb");
-            initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]);
-            run(initdb.args(["--no-sync", "--wal-segsize=1"]));
-        })
+        Self::on_new_data(settings, None, initialized)
+    }
+
+    /// Starts one on a wall clock of its own.
+    ///
+    /// # Panics
+    /// As [`start`](PostgresServer::start).
+    pub fn start_on(clock: &Arc<WallClock>) -> Self {
+        Self::on_new_data(&[], Some(clock), initialized)
     }
 
     /// Starts a standby of this server, which streams from it. `name` is what `synchronous_standby_names` knows it by.
@@ -89,7 +95,7 @@ impl PostgresServer {
     /// As [`start`](PostgresServer::start).
     pub fn standby(&self, name: &str) -> Self {
         let primary = self.address;
-        let standby = Self::on_new_data(&[], |data| {
+        let standby = Self::on_new_data(&[], None, |data| {
             let mut copy = unprivileged("pg_basebackup");
             copy.args(["-h", "127.0.0.1", "-p", &primary.port().to_string(), "-U", "postgres", "-c", "fast"]);
             run(copy.arg("-D").arg(data).args(["--write-recovery-conf", "--no-sync", "--wal-method=stream"]));
@@ -228,7 +234,7 @@ impl PostgresServer {
         fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
     }
 
-    fn on_new_data(settings: &[&str], make: impl Fn(&Path)) -> Self {
+    fn on_new_data(settings: &[&str], clock: Option<&Arc<WallClock>>, make: impl Fn(&Path)) -> Self {
         let settings: Vec<String> = SETTINGS.iter().chain(settings).map(|setting| (*setting).to_owned()).collect();
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
@@ -241,6 +247,7 @@ impl PostgresServer {
                 settings: settings.clone(),
                 data,
                 _directory: directory,
+                clock: clock.cloned(),
                 process: Mutex::default(),
             };
             if server.try_launch() {
@@ -262,6 +269,9 @@ impl PostgresServer {
             self.settings.iter().map(String::as_str).chain(["listen_addresses=127.0.0.1", "unix_socket_directories="])
         {
             postgres.args(["-c", setting]);
+        }
+        if let Some(clock) = &self.clock {
+            clock.govern(&mut postgres);
         }
         let mut process =
             postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("postgres can be run");
@@ -301,6 +311,13 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The data of a new server.
+fn initialized(data: &Path) {
+    let mut initdb = unprivileged("initdb");
+    initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]);
+    run(initdb.args(["--no-sync", "--wal-segsize=1"]));
 }
 
 /// An executable of the newest PostgreSQL, run as a user that PostgreSQL accepts.

@@ -1,16 +1,22 @@
-//! A wall clock that can jump, for one process, a server or a client: a small library that is preloaded into it.
+//! Clocks of one process, a server or a client, that differ from the machine's: a small library that is preloaded into it.
 
 use std::{
     fs,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::OnceLock,
+    time::Duration,
 };
 
 use tempfile::{NamedTempFile, TempDir};
 
-/// A wall clock that processes can be started on. It runs as the machine's does, and apart from it by what it jumped.
+/// Where in the mapped file each clock's number is.
+const WALL: u64 = 0;
+const SLEPT: u64 = 8;
+
+/// A wall clock that processes can be started on. It runs as the machine's does, and apart from it by what it jumped. Their
+/// monotonic clock can be made to have stood still, as it does while a machine is suspended.
 #[derive(Debug)]
 pub struct WallClock {
     offset: NamedTempFile,
@@ -25,8 +31,11 @@ impl WallClock {
     pub fn new() -> Result<Self, String> {
         let library = library()?.to_owned();
         let offset = NamedTempFile::new().map_err(|error| error.to_string())?;
+        // Servers that refuse to run as root read it as somebody else.
+        readable(offset.path(), 0o644)?;
         let clock = Self { offset, library };
         clock.stand_apart(0)?;
+        clock.have_slept(Duration::ZERO)?;
         Ok(clock)
     }
 
@@ -35,9 +44,26 @@ impl WallClock {
     /// # Errors
     /// In words, when that cannot be written down.
     pub fn stand_apart(&self, seconds: i64) -> Result<(), String> {
-        let nanos = seconds.checked_mul(1_000_000_000).ok_or("no clock can be that wrong")?;
+        self.put(WALL, seconds.checked_mul(1_000_000_000).ok_or("no clock can be that wrong")?)
+    }
+
+    /// Has the monotonic clock stood still for so long in all, and no other: `CLOCK_BOOTTIME` counts what a machine sleeps.
+    ///
+    /// # Errors
+    /// In words, when that cannot be written down.
+    pub fn have_slept(&self, span: Duration) -> Result<(), String> {
+        self.put(SLEPT, i64::try_from(span.as_nanos()).map_err(|_| "no machine sleeps that long")?)
+    }
+
+    fn put(&self, at: u64, nanos: i64) -> Result<(), String> {
         // In place: a server that reads the mapped file while it is empty would be killed.
-        self.offset.as_file().write_all_at(&nanos.to_ne_bytes(), 0).map_err(|error| error.to_string())
+        self.offset.as_file().write_all_at(&nanos.to_ne_bytes(), at).map_err(|error| error.to_string())
+    }
+
+    /// Whether this process reads the time from it: one that calls the kernel without the C library does not.
+    pub fn governs(&self, pid: u32) -> bool {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.contains(&*self.offset.path().to_string_lossy())
     }
 
     /// Makes `command` run on this clock.
@@ -60,10 +86,16 @@ fn build() -> Result<(TempDir, PathBuf), String> {
     compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).stdin(Stdio::null());
     let output = compiler.output().map_err(|error| format!("no C compiler, install the package gcc: {error}"))?;
     if output.status.success() {
+        readable(directory.path(), 0o755)?;
+        readable(&library, 0o755)?;
         Ok((directory, library))
     } else {
         Err(format!("the C compiler failed: {}", String::from_utf8_lossy(&output.stderr)))
     }
+}
+
+fn readable(path: &Path, mode: u32) -> Result<(), String> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -88,5 +120,7 @@ mod tests {
         clock.stand_apart(3600).expect("it jumps");
         let jumped = seconds() - before;
         assert!((3600..3700).contains(&jumped), "{jumped} s");
+        assert!(clock.governs(server.pid().expect("it runs")));
+        assert!(!clock.governs(std::process::id()));
     }
 }

@@ -21,7 +21,7 @@ pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
-use crate::{log, redis::free_address, survivors::end_with_us};
+use crate::{log, redis::free_address, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -52,6 +52,8 @@ pub const TICK: Duration = Duration::from_millis(100);
 pub struct ZooKeeperServer {
     address: SocketAddr,
     directory: TempDir,
+    /// Where it does not run on the machine's wall clock.
+    clock: Option<Arc<WallClock>>,
     process: Mutex<Option<Child>>,
 }
 
@@ -69,9 +71,22 @@ impl ZooKeeperServer {
     /// # Panics
     /// As [`start`](ZooKeeperServer::start).
     pub fn start_with(lines: &[String]) -> Self {
+        Self::start_all(lines, None)
+    }
+
+    /// Starts one that stands alone, on a wall clock of its own.
+    ///
+    /// # Panics
+    /// As [`start`](ZooKeeperServer::start).
+    pub fn start_on(clock: &Arc<WallClock>) -> Self {
+        Self::start_all(&[], Some(clock))
+    }
+
+    fn start_all(lines: &[String], clock: Option<&Arc<WallClock>>) -> Self {
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
-            let server = Self::prepared(free_address(), lines);
+            let mut server = Self::prepared(free_address(), lines);
+            server.clock = clock.cloned();
             server.spawn();
             if server.answers_soon() {
                 return server;
@@ -111,7 +126,7 @@ impl ZooKeeperServer {
             let _ = writeln!(config, "{line}");
         }
         std::fs::write(directory.path().join("zoo.cfg"), config).expect("a file");
-        Self { address, directory, process: Mutex::default() }
+        Self { address, directory, clock: None, process: Mutex::default() }
     }
 
     /// Where it listens to clients.
@@ -206,11 +221,16 @@ impl ZooKeeperServer {
         }
         let mut java = Command::new("java");
         log::keep(&mut java, self.directory.path()).expect("a log");
+        if let Some(clock) = &self.clock {
+            clock.govern(&mut java);
+        }
         let process = java
             // Short lived: little heap, little compiling, what is shared between virtual machines is.
             .args(["-Xmx192m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             // A killed process loses nothing that was written.
             .args(["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64"])
+            // An election waits neither for a server that does not answer nor for a vote that went astray.
+            .args(["-Dzookeeper.cnxTimeout=500", "-Dzookeeper.fastleader.maxNotificationInterval=400"])
             .args(["-cp", &classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .arg(self.directory.path().join("zoo.cfg"))
             .stdin(Stdio::null())

@@ -10,7 +10,7 @@ use fencepost::{
     Attempt, Correctness, Efficiency, Lease, LockRequest, Locks, Namespace,
     capabilities::FenceSource,
     claim::{Grant, Release},
-    clock::BootClock,
+    clock::Moment,
     purpose::Purpose,
     registry,
 };
@@ -24,23 +24,24 @@ use tokio::{
 use super::{
     Came, LABEL, Order, Role, Said, Task, done,
     errand::Errands,
-    recording::{Grants, Recording},
+    paced::PacedClock,
+    recording::{Grants, Recording, promised},
     say, tell,
 };
 
 /// Opens the store and obeys.
 pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> {
-    let clock = BootClock::shared();
+    let clock = PacedClock::of(role.pace);
     let store = registry::open_store(&role.url, Namespace::default(), clock.clone()).await?;
     let grants = Grants::default();
     match store.capabilities().fence {
         FenceSource::Issued(_) => {
-            let store = Recording::<Correctness>::around(store, &role.name, grants.clone());
-            obey(Locks::with_store(Arc::new(store), clock)?, role, grants).await
+            let store = Recording::<Correctness>::around(store, &role.name, grants.clone(), clock.clone());
+            obey(Locks::with_store(Arc::new(store), clock.clone())?, role, grants, clock).await
         }
         FenceSource::None(_) => {
-            let store = Recording::<Efficiency>::around(store, &role.name, grants.clone());
-            obey(Locks::with_store(Arc::new(store), clock)?, role, grants).await
+            let store = Recording::<Efficiency>::around(store, &role.name, grants.clone(), clock.clone());
+            obey(Locks::with_store(Arc::new(store), clock.clone())?, role, grants, clock).await
         }
     }
 }
@@ -75,6 +76,7 @@ struct Actor<P> {
     name: String,
     locks: Locks<P>,
     grants: Grants,
+    clock: Arc<PacedClock>,
     held: Mutex<HashMap<String, Held>>,
     errands: Errands,
 }
@@ -92,8 +94,13 @@ enum Question {
     Release,
 }
 
-async fn obey<P: Useful>(locks: Locks<P>, role: Role, grants: Grants) -> Result<(), Box<dyn std::error::Error>> {
-    let actor = Actor { name: role.name, locks, grants, held: Mutex::default(), errands: Errands::default() };
+async fn obey<P: Useful>(
+    locks: Locks<P>,
+    role: Role,
+    grants: Grants,
+    clock: Arc<PacedClock>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let actor = Actor { name: role.name, locks, grants, clock, held: Mutex::default(), errands: Errands::default() };
     let actor = Arc::new(actor);
     say(&Said::Ready { ready: true });
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
@@ -144,7 +151,7 @@ impl<P: Useful> Actor<P> {
             Ok(Attempt::Acquired(lease)) => {
                 let answered = self.grants.lock().unwrap_or_else(PoisonError::into_inner).get(&grant).cloned();
                 let fence = P::fence(&lease);
-                tell(&self.name, granted(answered, fence, lease.deadline().map(|deadline| deadline.as_nanos())));
+                tell(&self.name, self.granted(answered, fence, lease.deadline()));
                 let (questions, asked) = mpsc::unbounded_channel();
                 self.held.lock().await.insert(grant.clone(), Held { fence, questions });
                 done(order, Came::Yes, "");
@@ -235,15 +242,16 @@ impl<P: Useful> Actor<P> {
         }
     }
 
+    fn granted(&self, answered: Option<Grant>, fence: Option<u64>, until: Option<Moment>) -> What {
+        let ttl = promised(&**self.locks.store(), answered.as_ref().and_then(|grant| grant.ttl));
+        let truly = |moment| self.clock.truly(moment).as_nanos();
+        let from = answered.map(|grant| truly(grant.counted_from.moment()));
+        What::Ok { answer: Answer::Granted, fence, ttl, from, until: until.map(truly) }
+    }
+
     async fn fence(&self, grant: &str) -> Option<u64> {
         self.held.lock().await.get(grant).and_then(|held| held.fence)
     }
-}
-
-fn granted(answered: Option<Grant>, fence: Option<u64>, until: Option<u64>) -> What {
-    let ttl = answered.as_ref().and_then(|grant| grant.ttl).and_then(|ttl| u64::try_from(ttl.as_nanos()).ok());
-    let from = answered.map(|grant| grant.counted_from.moment().as_nanos());
-    What::Ok { answer: Answer::Granted, fence, ttl, from, until }
 }
 
 fn plainly(answer: Answer) -> What {

@@ -1,11 +1,12 @@
 //! What many write first: `SET key owner NX PX ttl` to take, `DEL key` to give back. It believes that it holds until it
-//! has given back, and never compares owners. Where it counts, its fence is an `INCR` on the same server.
+//! has given back, and never compares owners. Where it counts, its fence is an `INCR` on the same server. On a monotonic clock it
+//! believes until its TTL is over by that.
 
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader as Lines, Write},
     net::{SocketAddr, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fencepost_history::{Answer, Verb, What};
@@ -18,8 +19,8 @@ const POLL: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> {
     let server: SocketAddr = role.url.strip_prefix("redis://").ok_or("it speaks to a single Redis server")?.parse()?;
-    let counts = role.client == Client::Counter;
-    let mut naive = Naive { name: role.name, server, counts, locks: HashMap::new(), errands: Errands::default() };
+    let client = role.client;
+    let mut naive = Naive { name: role.name, server, client, locks: HashMap::new(), errands: Errands::default() };
     say(&Said::Ready { ready: true });
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = orders.next_line().await? {
@@ -31,10 +32,18 @@ pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> 
 struct Naive {
     name: String,
     server: SocketAddr,
-    counts: bool,
-    /// The locks and fences by the names of their grants.
-    locks: HashMap<String, (String, Option<u64>)>,
+    client: Client,
+    /// By the names of their grants.
+    locks: HashMap<String, Held>,
     errands: Errands,
+}
+
+struct Held {
+    lock: String,
+    fence: Option<u64>,
+    /// When it was asked for, by the clock that a suspended machine stops.
+    asked: Instant,
+    ttl: Duration,
 }
 
 impl Naive {
@@ -43,8 +52,7 @@ impl Naive {
             Task::Acquire { lock, grant, ttl_ms, wait_ms, .. } => {
                 self.acquire(order, lock, grant, ttl_ms, wait_ms).await
             }
-            // It has nothing to look at.
-            Task::Check { .. } => done(order, Came::Yes, "it believes so"),
+            Task::Check { grant } => self.check(order, grant),
             Task::Release { grant } => self.release(order, grant),
             Task::Read { grant, resource } => {
                 self.errands.read(order, grant.clone(), self.fence(&grant), resource).await
@@ -59,13 +67,14 @@ impl Naive {
         let asked = super::now();
         tell(&self.name, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() });
         loop {
-            let from = super::now();
+            let (from, asked_on_monotonic) = (super::now(), monotonic());
             match exchange(self.server, &["SET", &lock, &grant, "NX", "PX", &ttl_ms.to_string()]) {
                 Ok(reply) if reply.starts_with('+') => {
                     let ttl = Some(ttl_ms * 1_000_000);
                     let (answer, fence) = (Answer::Granted, self.count(&lock));
                     tell(&self.name, What::Ok { answer, fence, ttl, from: Some(from), until: None });
-                    self.locks.insert(grant, (lock, fence));
+                    let ttl = Duration::from_millis(ttl_ms);
+                    self.locks.insert(grant, Held { lock, fence, asked: asked_on_monotonic, ttl });
                     return done(order, Came::Yes, "");
                 }
                 Ok(_) if wait_ms.is_some_and(|limit| super::now() - asked >= limit * 1_000_000) => {
@@ -81,8 +90,19 @@ impl Naive {
         }
     }
 
+    fn check(&self, order: u64, grant: String) {
+        let Some(held) = self.locks.get(&grant).filter(|_| self.client == Client::Monotonic) else {
+            return done(order, Came::Yes, "it believes so, having nothing to look at");
+        };
+        let holds = monotonic().duration_since(held.asked) < held.ttl;
+        tell(&self.name, What::Invoke { verb: Verb::Check, lock: held.lock.clone(), grant });
+        let answer = if holds { Answer::Held } else { Answer::NotHeld };
+        tell(&self.name, What::Ok { answer, fence: None, ttl: None, from: None, until: None });
+        done(order, if holds { Came::Yes } else { Came::No }, "");
+    }
+
     fn release(&mut self, order: u64, grant: String) {
-        let Some((lock, _)) = self.locks.remove(&grant) else { return done(order, Came::Failed, "never held") };
+        let Some(Held { lock, .. }) = self.locks.remove(&grant) else { return done(order, Came::Failed, "never held") };
         tell(&self.name, What::Invoke { verb: Verb::Release, lock: lock.clone(), grant });
         match exchange(self.server, &["DEL", &lock]) {
             Ok(reply) => {
@@ -97,18 +117,24 @@ impl Naive {
 
     /// The next fence, where it counts and is answered.
     fn count(&self, lock: &str) -> Option<u64> {
-        let counted = self.counts.then(|| exchange(self.server, &["INCR", &format!("{lock}:fence")]))?;
+        let counted =
+            (self.client == Client::Counter).then(|| exchange(self.server, &["INCR", &format!("{lock}:fence")]))?;
         counted.ok()?.strip_prefix(':')?.parse().ok()
     }
 
     fn fence(&self, grant: &str) -> Option<u64> {
-        self.locks.get(grant).and_then(|(_, fence)| *fence)
+        self.locks.get(grant).and_then(|held| held.fence)
     }
 
     fn unknown(&self, order: u64, why: String) {
         tell(&self.name, What::Unknown { why: why.clone() });
         done(order, Came::Failed, why);
     }
+}
+
+#[allow(clippy::disallowed_methods)] // the mistake that is to be seen: T2
+fn monotonic() -> Instant {
+    Instant::now()
 }
 
 /// Sends one command on a connection of its own, and answers the first line of the reply.

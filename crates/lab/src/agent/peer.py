@@ -1,4 +1,5 @@
 # Locks of other people as clients: the same orders and the same lines as the laboratory's own process (see agent.rs).
+import base64
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 # The shortest session that the laboratory's servers grant, in seconds.
 SESSION = 1.5
@@ -150,6 +152,109 @@ class Etcdctl:
         return held
 
 
+class Naive:
+    """What many write first. It believes until it has given back, and never asks whose lock it gives back."""
+
+    def take(self, lock, ttl_ms, limit):
+        started = now()
+        while True:
+            sent = now()
+            promised = self.put(lock, ttl_ms)
+            if promised:
+                return lock, {"from": sent, **promised}
+            if limit is not None and (now() - started) / 1e9 >= limit:
+                return None, {}
+            time.sleep(0.02)
+
+    def holds(self, mine):
+        return True
+
+
+class NaiveEtcd(Naive):
+    """Puts a key with a lease when there is none, and deletes that key, whoever's it is."""
+
+    def ask(self, path, **body):
+        host = url.removeprefix("etcd://")
+        request = urllib.request.Request(f"http://{host}/v3/{path}", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def put(self, lock, ttl_ms):
+        key = base64.b64encode(lock.encode()).decode()
+        if self.ask("kv/range", key=key).get("kvs"):
+            return None
+        lease = self.ask("lease/grant", TTL=max(1, round(ttl_ms / 1000)))
+        absent = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+        put = {"request_put": {"key": key, "value": "", "lease": lease["ID"]}}
+        taken = self.ask("kv/txn", compare=[absent], success=[put]).get("succeeded")
+        return {"ttl": int(lease["TTL"]) * 1_000_000_000} if taken else None
+
+    def give_back(self, lock):
+        return "deleted" in self.ask("kv/deleterange", key=base64.b64encode(lock.encode()).decode())
+
+
+class NaiveZooKeeper(Naive):
+    """Makes an ephemeral node where there is none, and deletes it, whoever's it is."""
+
+    def __init__(self):
+        from kazoo.client import KazooClient
+        from kazoo.exceptions import NodeExistsError, NoNodeError
+
+        self.exists, self.missing = NodeExistsError, NoNodeError
+        self.client = KazooClient(hosts=url.removeprefix("zookeeper://"), timeout=SESSION, logger=quiet())
+        self.client.start(timeout=20)
+
+    def path(self, lock):
+        return "/naive-" + lock.replace("/", ".")
+
+    def put(self, lock, ttl_ms):
+        if self.client.exists(self.path(lock)):
+            return None
+        try:
+            self.client.create(self.path(lock), ephemeral=True)
+        except self.exists:
+            return None
+        return kept_alive(SESSION)
+
+    def give_back(self, lock):
+        try:
+            self.client.retry(self.client.delete, self.path(lock))
+            return True
+        except self.missing:
+            return False
+
+
+class NaiveFile(Naive):
+    """Makes a lock file with its number, takes one that is older than a TTL for abandoned, and removes it, whoever's it is."""
+
+    def path(self, lock):
+        directory = url.removeprefix("file:")
+        os.makedirs(directory, exist_ok=True)
+        return os.path.join(directory, lock.replace("/", ".") + ".pid")
+
+    def put(self, lock, ttl_ms):
+        try:
+            if time.time() - os.stat(self.path(lock)).st_mtime > ttl_ms / 1000:
+                os.unlink(self.path(lock))
+        except FileNotFoundError:
+            pass
+        try:
+            made = os.open(self.path(lock), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return None
+        with os.fdopen(made, "w") as file:
+            file.write(str(os.getpid()))
+        # A file's time is that of the last tick of the kernel.
+        return {"ttl": (ttl_ms - 10) * 1_000_000}
+
+    def give_back(self, lock):
+        try:
+            os.unlink(self.path(lock))
+            return True
+        except FileNotFoundError:
+            return False
+
+
 def acquire(order, lock, grant, ttl_ms, wait_ms, **_):
     tell(event="invoke", verb="acquire", lock=lock, grant=grant)
     try:
@@ -213,7 +318,9 @@ def obey(task, order):
         done(order, "failed", repr(error))
 
 
-peer = {"redis": RedisPy, "kazoo": Kazoo, "etcdctl": Etcdctl}[kind]()
+peers = {"redis": RedisPy, "kazoo": Kazoo, "etcdctl": Etcdctl}
+naive = {"naive-etcd": NaiveEtcd, "naive-zookeeper": NaiveZooKeeper, "naive-file": NaiveFile}
+peer = {**peers, **naive}[kind]()
 say({"ready": True})
 for line in sys.stdin:
     task = json.loads(line)

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     marker::PhantomData,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use fencepost_core::{
@@ -16,7 +17,7 @@ use fencepost_core::{
 };
 use fencepost_history::{Answer, Verb, What};
 
-use super::{LABEL, tell, tell_at};
+use super::{LABEL, paced::PacedClock, tell, tell_at};
 
 #[derive(Debug)]
 pub(super) struct Recording<P> {
@@ -24,6 +25,7 @@ pub(super) struct Recording<P> {
     /// Renewals are asked for in the background, beside whatever the client asks itself.
     by: String,
     grants: Grants,
+    clock: Arc<PacedClock>,
     purpose: PhantomData<fn() -> P>,
 }
 
@@ -31,8 +33,8 @@ pub(super) struct Recording<P> {
 pub(super) type Grants = Arc<Mutex<HashMap<String, Grant>>>;
 
 impl<P> Recording<P> {
-    pub(super) fn around(store: Arc<dyn Store>, name: &str, grants: Grants) -> Self {
-        Self { store, by: format!("{name}'s watchdog"), grants, purpose: PhantomData }
+    pub(super) fn around(store: Arc<dyn Store>, name: &str, grants: Grants, clock: Arc<PacedClock>) -> Self {
+        Self { store, by: format!("{name}'s watchdog"), grants, clock, purpose: PhantomData }
     }
 
     fn keep(&self, claim: &Claim, grant: &Grant) {
@@ -52,9 +54,9 @@ impl<P> Recording<P> {
                     What::Ok {
                         answer: Answer::Renewed,
                         fence: None,
-                        ttl: u64::try_from(ttl.as_nanos()).ok(),
-                        from: Some(from.as_nanos()),
-                        until: Some(until.as_nanos()),
+                        ttl: promised(&*self.store, Some(*ttl)),
+                        from: Some(self.clock.truly(from).as_nanos()),
+                        until: Some(self.clock.truly(until).as_nanos()),
                     }
                 }
                 Ok(Renewal::Lost(_)) => {
@@ -103,6 +105,12 @@ impl<P: Purpose> StoreLayer for Recording<P> {
 
 impl<P: Purpose> TypedStore for Recording<P> {
     type Serves = P;
+}
+
+/// The TTL in nanoseconds, where grants expire: what lives by its connection is not promised beyond that.
+pub(super) fn promised(store: &dyn Store, ttl: Option<Duration>) -> Option<u64> {
+    let ttl = ttl.filter(|_| store.capabilities().expires)?;
+    u64::try_from(ttl.as_nanos()).ok()
 }
 
 fn named(claim: &Claim) -> String {

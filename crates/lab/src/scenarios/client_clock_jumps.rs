@@ -1,5 +1,7 @@
 //! A client's wall clock is set, back and forth.
 
+use std::time::Duration;
+
 use fencepost_core::store::BoxFuture;
 
 use super::scenes::takes_and_reads;
@@ -36,6 +38,11 @@ impl Scenario for ClientClockJumps {
             }
             _ => None,
         }
+    }
+
+    /// The lock is wanted from the cut on, and nobody can have it before the lease is over.
+    fn idle_limit(&self) -> Duration {
+        TTL * 3
     }
 
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {

@@ -42,7 +42,7 @@ impl Scenario for CutOff {
             (_, Client::Kazoo) => expect(Verdict::Ok, "who asks is told that the session is in doubt"),
             (_, Client::Etcdctl) => expect(Verdict::Overlap, "its command runs on until the lease is known to be over"),
             (_, Client::Naive) => expect(Verdict::Overlap, "it never looks, and writes"),
-            (_, Client::Counter | Client::Advisory) => None,
+            (_, Client::Monotonic | Client::Counter | Client::Advisory) => None,
         }
     }
 

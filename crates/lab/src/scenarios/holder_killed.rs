@@ -27,9 +27,9 @@ impl Scenario for HolderKilled {
         if !subject.everywhere() {
             return None;
         }
-        match subject.store.expires() {
+        match subject.expires() {
             true => expect(Verdict::Blocked, "nobody can tell a dead holder from a slow one before the TTL is over"),
-            false => expect(Verdict::Ok, "the kernel frees the lock with the process"),
+            false => expect(Verdict::Ok, "the lock ends with the process, or with its connection"),
         }
     }
 

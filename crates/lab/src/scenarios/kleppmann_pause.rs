@@ -48,7 +48,7 @@ impl Scenario for KleppmannPause {
             a.pause()?;
             let late = a.write(&old).await?;
             let (new, waits) = b.begin_to_acquire(TTL, None, true).await?;
-            if !stage.subject.store.expires() {
+            if !stage.subject.expires() {
                 stage.freed(&old, "broken by force");
                 stage.inflict(ServerFault::Break(LOCK)).await?;
             }

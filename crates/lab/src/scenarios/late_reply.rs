@@ -37,7 +37,7 @@ impl Scenario for LateReply {
             (store, _) if !store.at_one_address() => None,
             (_, Client::Library) => expect(Verdict::Ok, "an answer after its own deadline is no grant (T1)"),
             (_, Client::RedisPy | Client::Naive) => expect(Verdict::Overlap, "it takes the answer for a grant"),
-            (_, Client::Kazoo | Client::Etcdctl | Client::Counter | Client::Advisory) => None,
+            (_, Client::Kazoo | Client::Etcdctl | Client::Monotonic | Client::Counter | Client::Advisory) => None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The leader dies, and a majority has everything.
 
+use std::time::Duration;
+
 use fencepost_core::store::BoxFuture;
 
 use super::scenes::holds_through;
@@ -38,6 +40,11 @@ impl Scenario for LeaderDies {
             }
             _ => None,
         }
+    }
+
+    /// Requests that were on their way to the dead one are repeated when their time is over.
+    fn idle_limit(&self) -> Duration {
+        TTL * 6
     }
 
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {

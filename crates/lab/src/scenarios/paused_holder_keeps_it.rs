@@ -29,7 +29,7 @@ impl Scenario for PausedHolderKeepsIt {
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
-        match subject.store.expires() {
+        match subject.expires() {
             true => None,
             false => expect(Verdict::Ok, "nothing expires, so nothing can expire wrongly"),
         }

@@ -8,7 +8,7 @@ use crate::{
     scenario::{About, Expected, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
-    subject::Subject,
+    subject::{StoreKind, Subject},
     verdict::Verdict,
 };
 
@@ -31,9 +31,14 @@ impl Scenario for Restart {
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
-        match subject.store.at_one_address() && !matches!(subject.client, Client::Kazoo | Client::Etcdctl) {
-            true => expect(Verdict::Ok, "what was answered was written down"),
-            false => None,
+        match (subject.store, subject.client) {
+            (_, Client::Kazoo | Client::Etcdctl | Client::Monotonic | Client::Counter | Client::Advisory) => None,
+            (StoreKind::Etcd | StoreKind::ZooKeeper, Client::Naive) => None,
+            (StoreKind::PostgresSession, _) => {
+                expect(Verdict::OverlapFenced, "its session ends with the server; its holder is told, and has a fence")
+            }
+            (store, _) if store.at_one_address() => expect(Verdict::Ok, "what was answered was written down"),
+            _ => None,
         }
     }
 

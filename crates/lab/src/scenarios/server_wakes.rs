@@ -32,11 +32,8 @@ impl Scenario for ServerWakes {
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
             (store, _) if !matches!(store, StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis) => None,
-            (
-                _,
-                Client::RedisPy | Client::Naive | Client::Kazoo | Client::Etcdctl | Client::Counter | Client::Advisory,
-            ) => None,
             (_, Client::Library) => expect(Verdict::Ok, "what was given up is undone in the background (C1)"),
+            _ => None,
         }
     }
 

@@ -1,39 +1,65 @@
 //! Three etcd members.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fencepost_servers::EtcdCluster;
+use tokio::runtime::Handle;
 
-use super::{ServerFault, Stand, needs, not_possible};
+use super::{ServerFault, Side, Stand, needs, not_possible};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
-pub(super) struct Members(EtcdCluster);
+pub(super) struct Members {
+    cluster: EtcdCluster,
+    /// Who led when the sides of a partition were told.
+    on_the_left: OnceLock<usize>,
+}
 
 impl Members {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         needs("etcd", "etcd-server")?;
-        Ok(Arc::new(Self(EtcdCluster::start(3))))
+        let cluster = Handle::current().block_on(EtcdCluster::start_apart(3));
+        Ok(Arc::new(Self { cluster, on_the_left: OnceLock::new() }))
+    }
+
+    /// One that leads and is not this one, who may still think that it does.
+    fn wait_for_other_than(&self, old: usize) -> Result<(), Stop> {
+        for _ in 0..1000 {
+            if (0..self.cluster.size()).any(|member| member != old && self.cluster.leads(member)) {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Err(Stop::NotInstalled("the others have elected no leader".into()))
     }
 }
 
 impl Stand for Members {
     fn url(&self) -> String {
-        self.0.url()
+        self.cluster.url()
+    }
+
+    /// On the left the member that led at first is all there is.
+    fn url_from(&self, side: Side) -> Result<String, Stop> {
+        let leader = *self.on_the_left.get_or_init(|| self.cluster.wait_for_leader());
+        let on_it = |member: &usize| (*member == leader) == (side == Side::Left);
+        let hosts: Vec<_> =
+            (0..self.cluster.size()).filter(on_it).map(|member| self.cluster.address(member).to_string()).collect();
+        Ok(format!("etcd://{}", hosts.join(",")))
     }
 
     fn logs(&self) -> Vec<(String, String)> {
-        vec![("etcd".to_owned(), self.0.log())]
+        vec![("etcd".to_owned(), self.cluster.log())]
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        let leader = self.cluster.wait_for_leader();
         match fault {
-            ServerFault::CrashMaster => {
-                self.0.kill(self.0.wait_for_leader());
-                self.0.wait_for_leader();
-                Ok(())
-            }
-            other => Err(not_possible(other, "three etcd members")),
+            ServerFault::CrashMaster => self.cluster.kill(leader),
+            ServerFault::FreezeLeader => self.cluster.pause(leader),
+            ServerFault::CutOffLeader => self.cluster.cut_off(leader),
+            other => return Err(not_possible(other, "three etcd members")),
         }
+        self.wait_for_other_than(leader)
     }
 }

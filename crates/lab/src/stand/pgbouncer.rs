@@ -21,7 +21,7 @@ impl Pooled {
                 false => Err(missing),
             }
         })?;
-        let server = postgres::migrated()?;
+        let server = postgres::migrated(PostgresServer::start)?;
         Ok(Arc::new(Self { pooler: PgBouncer::before(server.address(), 1, &[]), server }))
     }
 }

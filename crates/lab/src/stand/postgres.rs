@@ -4,29 +4,47 @@ use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use fencepost_core::url::StoreUrl;
 use fencepost_postgres::PostgresConfig;
-use fencepost_servers::PostgresServer;
+use fencepost_servers::{PostgresServer, WallClock};
 
-use super::{ServerFault, Stand, not_possible};
+use super::{ServerFault, Stand, break_by_force, jump, not_possible};
 use crate::scenario::Stop;
 
 pub(super) const DATABASE: &str = "postgres";
 
 #[derive(Debug)]
-pub(super) struct Server(PostgresServer);
+pub(super) struct Server {
+    server: PostgresServer,
+    /// Why it has none of its own, where that is so.
+    clock: Result<Arc<WallClock>, String>,
+    /// What the URL says besides.
+    options: &'static str,
+}
 
 impl Server {
-    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
-        Ok(Arc::new(Self(migrated()?)))
+    /// For locks that live as long as they are renewed.
+    pub(super) fn of_leases() -> Result<Arc<dyn Stand>, Stop> {
+        Self::start("")
+    }
+
+    /// For locks that live as long as their connection.
+    pub(super) fn of_sessions() -> Result<Arc<dyn Stand>, Stop> {
+        Self::start("?mode=session")
+    }
+
+    fn start(options: &'static str) -> Result<Arc<dyn Stand>, Stop> {
+        let clock = WallClock::new().map(Arc::new);
+        let server = migrated(|| clock.as_ref().map_or_else(|_| PostgresServer::start(), PostgresServer::start_on))?;
+        Ok(Arc::new(Self { server, clock, options }))
     }
 }
 
 /// A server with Fencepost's tables.
-pub(super) fn migrated() -> Result<PostgresServer, Stop> {
+pub(super) fn migrated(start: impl FnOnce() -> PostgresServer) -> Result<PostgresServer, Stop> {
     let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     if !installed.map(|version| version.path().join("bin/initdb")).any(|initdb| Path::exists(&initdb)) {
         return Err(Stop::Missing("PostgreSQL is not installed: install the package postgresql".into()));
     }
-    let server = PostgresServer::start();
+    let server = start();
     let failed = |error: fencepost::Error| Stop::Failed(error.to_string());
     let config = StoreUrl::parse(&server.url(DATABASE)).and_then(PostgresConfig::from_url).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -36,28 +54,30 @@ pub(super) fn migrated() -> Result<PostgresServer, Stop> {
 
 impl Stand for Server {
     fn url(&self) -> String {
-        self.0.url(DATABASE)
+        self.server.url(DATABASE) + self.options
     }
 
     fn address(&self) -> Option<SocketAddr> {
-        Some(self.0.address())
+        Some(self.server.address())
     }
 
     fn url_through(&self, relay: SocketAddr) -> Option<String> {
-        Some(self.url().replace(&self.0.address().to_string(), &relay.to_string()))
+        Some(self.url().replace(&self.server.address().to_string(), &relay.to_string()))
     }
 
     fn logs(&self) -> Vec<(String, String)> {
-        vec![("postgres".to_owned(), self.0.log())]
+        vec![("postgres".to_owned(), self.server.log())]
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::Restart => {
-                self.0.kill();
-                self.0.launch();
+                self.server.kill();
+                self.server.launch();
                 Ok(())
             }
+            ServerFault::JumpClock => jump(&self.clock, self.server.pid()),
+            ServerFault::Break(lock) => break_by_force(&self.url(), lock),
             other => Err(not_possible(other, "a PostgreSQL server")),
         }
     }

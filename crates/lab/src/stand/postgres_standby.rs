@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fencepost_servers::PostgresServer;
 
-use super::{ServerFault, Stand, not_possible, postgres};
+use super::{ServerFault, Side, Stand, not_possible, postgres};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Pair {
     }
 
     fn start() -> Result<Self, Stop> {
-        let primary = postgres::migrated()?;
+        let primary = postgres::migrated(PostgresServer::start)?;
         let standby = primary.standby("heir");
         Ok(Self { primary, standby })
     }
@@ -53,6 +53,12 @@ impl Pair {
         self.crash();
     }
 
+    /// Clients still reach the primary, and it does not know.
+    fn cut_off(&self) {
+        self.hold_replication();
+        self.standby.promote();
+    }
+
     fn crash(&self) {
         self.primary.kill();
         self.standby.promote();
@@ -73,6 +79,14 @@ impl Stand for Pair {
         Ok(self.standby.url(postgres::DATABASE))
     }
 
+    /// On the left the primary is all there is.
+    fn url_from(&self, side: Side) -> Result<String, Stop> {
+        Ok(match side {
+            Side::Left => self.primary.url(postgres::DATABASE),
+            Side::Right => self.standby.url(postgres::DATABASE),
+        })
+    }
+
     fn logs(&self) -> Vec<(String, String)> {
         vec![("primary".to_owned(), self.primary.log()), ("standby".to_owned(), self.standby.log())]
     }
@@ -83,6 +97,7 @@ impl Stand for Pair {
             ServerFault::CancelWaits => self.cancel_waits(),
             ServerFault::FailOver => self.switch_over(),
             ServerFault::CrashMaster => self.crash(),
+            ServerFault::CutOffLeader => self.cut_off(),
             other => return Err(not_possible(other, "PostgreSQL with a standby")),
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::{
 use fencepost_servers::{RedisServer, WallClock};
 use tempfile::TempDir;
 
-use super::{ServerFault, Stand, needs, not_possible};
+use super::{ServerFault, Stand, jump, needs, not_possible};
 use crate::{fault::signal, scenario::Stop};
 
 #[derive(Debug)]
@@ -74,10 +74,7 @@ impl Stand for Server {
                 self.server.launch();
                 Ok(())
             }
-            ServerFault::JumpClock => {
-                let jump = |clock: &Arc<WallClock>| clock.stand_apart(3600);
-                self.clock.as_ref().map_err(Clone::clone).and_then(jump).map_err(Stop::NotInstalled)
-            }
+            ServerFault::JumpClock => jump(&self.clock, pid),
             other => Err(not_possible(other, "a Redis server")),
         }
     }

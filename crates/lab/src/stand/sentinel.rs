@@ -71,6 +71,13 @@ impl Stand for Set {
             ServerFault::HoldReplication => self.hold_replication(),
             ServerFault::HoldTheHeir => self.hold_the_heir(),
             ServerFault::CrashMaster => self.crash_master(),
+            ServerFault::FreezeLeader => {
+                let master = self.0.master();
+                let address = master.address();
+                master.freeze();
+                self.0.await_other_master(address);
+                Ok(())
+            }
             ServerFault::FailOver => {
                 self.0.fail_over();
                 Ok(())

@@ -2,18 +2,24 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
-use fencepost_servers::ZooKeeperServer;
+use fencepost_servers::{WallClock, ZooKeeperServer};
 
-use super::{ServerFault, Stand, needs, not_possible};
+use super::{ServerFault, Stand, jump, needs, not_possible};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
-pub(super) struct Server(ZooKeeperServer);
+pub(super) struct Server {
+    server: ZooKeeperServer,
+    /// Why it has none of its own, where that is so.
+    clock: Result<Arc<WallClock>, String>,
+}
 
 impl Server {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         is_installed()?;
-        Ok(Arc::new(Self(ZooKeeperServer::start())))
+        let clock = WallClock::new().map(Arc::new);
+        let server = clock.as_ref().map_or_else(|_| ZooKeeperServer::start(), ZooKeeperServer::start_on);
+        Ok(Arc::new(Self { server, clock }))
     }
 }
 
@@ -27,11 +33,11 @@ pub(super) fn is_installed() -> Result<(), Stop> {
 
 impl Stand for Server {
     fn url(&self) -> String {
-        self.0.url()
+        self.server.url()
     }
 
     fn address(&self) -> Option<SocketAddr> {
-        Some(self.0.address())
+        Some(self.server.address())
     }
 
     fn url_through(&self, relay: SocketAddr) -> Option<String> {
@@ -39,17 +45,18 @@ impl Stand for Server {
     }
 
     fn logs(&self) -> Vec<(String, String)> {
-        vec![("zookeeper".to_owned(), self.0.log())]
+        vec![("zookeeper".to_owned(), self.server.log())]
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
-            ServerFault::Freeze => self.0.freeze(),
-            ServerFault::Thaw => self.0.thaw(),
+            ServerFault::Freeze => self.server.freeze(),
+            ServerFault::Thaw => self.server.thaw(),
             ServerFault::Restart => {
-                self.0.kill();
-                self.0.launch();
+                self.server.kill();
+                self.server.launch();
             }
+            ServerFault::JumpClock => return jump(&self.clock, self.server.pid()),
             other => return Err(not_possible(other, "a ZooKeeper server")),
         }
         Ok(())

@@ -1,40 +1,70 @@
 //! Three ZooKeeper servers.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fencepost_servers::{ZooKeeperEnsemble, ZooKeeperServer};
 use tokio::runtime::Handle;
 
-use super::{ServerFault, Stand, not_possible, numbered, zookeeper};
+use super::{ServerFault, Side, Stand, not_possible, numbered, zookeeper};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
-pub(super) struct Servers(ZooKeeperEnsemble);
+pub(super) struct Servers {
+    ensemble: ZooKeeperEnsemble,
+    /// Who led when the sides of a partition were told.
+    on_the_left: OnceLock<usize>,
+}
 
 impl Servers {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         zookeeper::is_installed()?;
-        Ok(Arc::new(Self(Handle::current().block_on(ZooKeeperEnsemble::start(3)))))
+        let ensemble = Handle::current().block_on(ZooKeeperEnsemble::start(3));
+        Ok(Arc::new(Self { ensemble, on_the_left: OnceLock::new() }))
+    }
+
+    fn leader(&self) -> usize {
+        Handle::current().block_on(self.ensemble.leader())
+    }
+
+    /// One that leads and is not this one, who may still think that it does.
+    fn wait_for_other_than(&self, old: usize) -> Result<(), Stop> {
+        for _ in 0..1000 {
+            let others = (0..).zip(self.ensemble.servers()).filter(|(number, _)| *number != old);
+            if others.into_iter().any(|(_, server)| server.mode().as_deref() == Some("leader")) {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Err(Stop::NotInstalled("the others have elected no leader".into()))
     }
 }
 
 impl Stand for Servers {
     fn url(&self) -> String {
-        self.0.url()
+        self.ensemble.url()
+    }
+
+    /// On the left the server that led at first is all there is.
+    fn url_from(&self, side: Side) -> Result<String, Stop> {
+        let leader = *self.on_the_left.get_or_init(|| self.leader());
+        let servers = (0..).zip(self.ensemble.servers());
+        let on_it = servers.filter(|(number, _)| (*number == leader) == (side == Side::Left));
+        let hosts: Vec<_> = on_it.map(|(_, server)| server.address().to_string()).collect();
+        Ok(format!("zookeeper://{}", hosts.join(",")))
     }
 
     fn logs(&self) -> Vec<(String, String)> {
-        numbered("zookeeper", self.0.servers().iter().map(ZooKeeperServer::log))
+        numbered("zookeeper", self.ensemble.servers().iter().map(ZooKeeperServer::log))
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
+        let leader = self.leader();
         match fault {
-            ServerFault::CrashMaster => {
-                self.0.servers()[Handle::current().block_on(self.0.leader())].kill();
-                Handle::current().block_on(self.0.leader());
-                Ok(())
-            }
-            other => Err(not_possible(other, "three ZooKeeper servers")),
+            ServerFault::CrashMaster => self.ensemble.servers()[leader].kill(),
+            ServerFault::FreezeLeader => self.ensemble.servers()[leader].freeze(),
+            ServerFault::CutOffLeader => self.ensemble.cut_off(leader),
+            other => return Err(not_possible(other, "three ZooKeeper servers")),
         }
+        self.wait_for_other_than(leader)
     }
 }

@@ -11,7 +11,7 @@ use fencepost_lab::{
 #[tokio::test(flavor = "multi_thread")]
 async fn every_cell_comes_out_as_the_guarantees_say() {
     let agent = AgentCommand { program: env!("CARGO_BIN_EXE_fencepost-agent").into(), arguments: Vec::new() };
-    let plan = Plan { cells: cells(scenarios::ALL, SUBJECTS), trials: 1, seed: 1, at_once: 4, agent };
+    let plan = Plan { cells: cells(scenarios::ALL, SUBJECTS), trials: 1, seed: 1, at_once: 6, agent };
     let mut done = play(&plan, &mut told).await;
     // A machine under load can keep a scenario from its point, or slow it down: such a cell is played once and once more
     // by itself. A breach where safety was expected is never played again.

@@ -13,8 +13,8 @@ const SYNC_LIMIT: u32 = 20;
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     servers: Vec<ZooKeeperServer>,
-    /// How the first server of the pair reaches the second one's leadership.
-    ways: HashMap<(usize, usize), Network>,
+    /// How the first server of the pair reaches the second one, as its leader and for its vote.
+    ways: HashMap<(usize, usize), [Network; 2]>,
 }
 
 impl ZooKeeperEnsemble {
@@ -40,13 +40,14 @@ impl ZooKeeperEnsemble {
         for me in 0..size {
             let mut lines = vec!["initLimit=50".to_owned(), format!("syncLimit={SYNC_LIMIT}")];
             for other in 0..size {
-                let mut leadership = quorum[other];
+                let [mut leadership, mut vote] = [quorum[other], election[other]];
                 if other != me {
-                    let way = Network::before(quorum[other]).await.expect("a free port");
-                    leadership = way.address;
+                    let to = async |place| Network::before(place).await.expect("a free port");
+                    let way = [to(leadership).await, to(vote).await];
+                    [leadership, vote] = [way[0].address, way[1].address];
                     ways.insert((me, other), way);
                 }
-                lines.push(format!("server.{other}={leadership}:{}", election[other].port()));
+                lines.push(format!("server.{other}={leadership}:{}", vote.port()));
             }
             let server = ZooKeeperServer::prepared(free_address(), &lines);
             std::fs::write(server.directory().join("myid"), me.to_string()).expect("a file");
@@ -103,7 +104,8 @@ impl ZooKeeperEnsemble {
     }
 
     fn set(&self, server: usize, weather: Weather) {
-        for (_, way) in self.ways.iter().filter(|((from, to), _)| *from == server || *to == server) {
+        let its_own = self.ways.iter().filter(|((from, to), _)| *from == server || *to == server);
+        for way in its_own.flat_map(|(_, ways)| ways) {
             way.set(weather);
         }
     }

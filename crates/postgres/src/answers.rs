@@ -5,18 +5,23 @@ use fencepost_core::{
     name::LockName,
 };
 use serde::Deserialize;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::FromSql};
 
-use crate::record;
+use crate::{failure::Failure, record};
 
-/// What `claim.sql` answers.
+/// The one column of the one row of an answer.
+pub(crate) fn only<'a, T: FromSql<'a>>(rows: &'a [Row]) -> Result<T, Failure> {
+    rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(Failure::puzzling)
+}
+
+/// What `claim.sql` and `several.sql` answer.
 #[derive(Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum ClaimAnswer {
     Granted { issued: i64, slots: Option<Vec<u32>> },
     Busy(InTheWay),
     Queued(InTheWay),
-    Refused { limit: Option<u32> },
+    Refused { limit: Option<u32>, nth: Option<usize> },
 }
 
 /// Who holds.
@@ -27,6 +32,8 @@ pub(crate) struct InTheWay {
     since_ms: Option<i64>,
     left_ms: Option<i64>,
     ahead: Option<i64>,
+    /// Which of several locks it is, counted from 1 in the order of their names.
+    pub(crate) nth: Option<usize>,
 }
 
 impl ClaimAnswer {

@@ -21,13 +21,13 @@ use crate::{
 
 impl PostgresStore {
     async fn look_at(&self, key: &LockName) -> Result<Option<Cell>, Failure> {
-        let link = &self.room().link;
-        let rows = link.call(&link.statements.look_at_cell, &[&self.room().namespace.as_str(), &key.as_str()]).await?;
+        let link = &self.room.link;
+        let rows = link.call(&link.statements.look_at_cell, &[&self.room.namespace.as_str(), &key.as_str()]).await?;
         rows.first().map(|row| parsed(row).ok_or_else(Failure::puzzling)).transpose()
     }
 
     async fn change_cell(&self, change: &Change) -> Result<Changed, Failure> {
-        let room = self.room();
+        let room = &self.room;
         let (namespace, key, mark) = (room.namespace.as_str(), change.key.as_str(), self.mark(&change.key));
         let expected = match change.expected {
             Expected::Absent => None,
@@ -51,7 +51,7 @@ impl PostgresStore {
     }
 
     async fn until_changed(&self, key: &LockName, seen: Option<Version>) -> Result<(), Failure> {
-        let room = self.room();
+        let room = &self.room;
         let listening = room.cells.listen(self.mark(key));
         loop {
             let rung = listening.rung();
@@ -73,17 +73,19 @@ impl PostgresStore {
     /// Whether messages about cells come, from now on if they did not. Where they do not, or not now, it is asked again and
     /// again.
     async fn hear_cells(&self) -> Result<bool, Failure> {
-        let room = self.room();
+        let room = &self.room;
         let hears = matches!(room.hearing().await, Ok(Hearing::Messages));
         match room.session().filter(|_| hears) {
-            Some(session) => room.link.in_time(session.hear_cells()).await.map(|()| true),
+            Some(session) => {
+                room.link.in_time(session.hear_cells(&room.link.statements.hear_cells)).await.map(|()| true)
+            }
             None => Ok(false),
         }
     }
 
     /// What tells the cell in messages, which everybody in the database can hear.
     fn mark(&self, key: &LockName) -> String {
-        format!("{:016x}", advisory_key(&self.room().namespace, key))
+        format!("{:016x}", advisory_key(&self.room.namespace, key))
     }
 }
 

@@ -83,9 +83,7 @@ impl Link {
         match self.send(&session, statement, with).await {
             Err(first) if session.is_closed() => {
                 let again = async { self.send(&self.session().await?, statement, with).await };
-                // A server whose connection broke may have done it before: that the second try failed does not undo that.
-                let unclear = first.applied != Applied::No;
-                Box::pin(again).await.map_err(|failure| if unclear { failure.outcome_unknown() } else { failure })
+                Box::pin(again).await.map_err(|failure| failure.after(&first))
             }
             answer => answer,
         }

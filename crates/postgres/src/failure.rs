@@ -28,10 +28,15 @@ impl Failure {
         self
     }
 
-    /// An earlier try of the same may have been applied, whatever became of this one.
-    pub(crate) fn outcome_unknown(mut self) -> Self {
-        self.applied = Applied::Unknown;
-        self
+    /// What is known after a second try of the same: that it failed does not undo what the first may have done.
+    pub(crate) fn after(self, first: &Failure) -> Self {
+        let applied = if first.applied == Applied::No { self.applied } else { Applied::Unknown };
+        Self { applied, ..self }
+    }
+
+    /// Of grants that live by a session.
+    pub(crate) fn session_ended() -> Self {
+        lost("the session that the lock would live by has ended")
     }
 
     /// Nobody was asked, since the store was closed.

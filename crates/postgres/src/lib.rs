@@ -7,6 +7,7 @@
 //!
 //! - *Free to take*: one statement. Giving back: one more.
 //! - *Busy to take*: one statement that writes nothing.
+//! - *Several to take*: one statement, all or none, with one fence for all of them.
 //! - *Order*: first come, first served, across processes. A waiter whose connection for messages is down at that moment
 //!   is passed over and keeps its place for ten seconds. A lock that was handed over is confirmed within a second by its
 //!   new holder, or passed on: a paused waiter at the head costs that second and up to two more until it is noticed.
@@ -43,16 +44,19 @@
 
 mod answers;
 mod cells;
+mod claiming;
 mod config;
 mod connection;
 mod failure;
 pub mod fenced;
+mod keeping;
 mod migrate;
 mod record;
 mod room;
 mod session;
 mod statements;
 mod store;
+mod survey;
 mod tls;
 pub mod transaction;
 
@@ -92,7 +96,7 @@ pub fn capabilities() -> Capabilities {
         tells_deletion: true,
         shared: true,
         permits: true,
-        several: false,
+        several: true,
         cells: true,
     }
 }

@@ -9,9 +9,12 @@ use crate::{
     config::PostgresConfig,
     connection::Link,
     failure::Failure,
-    statements::{self, LISTENS, VERSION},
+    statements::{self, VERSION},
 };
 use tokio_postgres::types::Type;
+
+/// The key of the advisory lock of whoever makes the tables.
+const MIGRATES: i64 = 1_717_923_427;
 
 /// What [`migrate`] found and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ async fn make(link: &Link, config: &PostgresConfig) -> Result<Migrated, Failure>
         return found;
     }
     // Two that migrate at once: the second waits here, fails, and finds the work done.
-    let text = format!("BEGIN;\nSELECT pg_advisory_xact_lock({LISTENS});\n{}\nCOMMIT;", script(config));
+    let text = format!("BEGIN;\nSELECT pg_advisory_xact_lock({MIGRATES});\n{}\nCOMMIT;", script(config));
     match link.unversioned().await?.script(&text).await {
         Ok(()) => Ok(Migrated::Created),
         Err(failure) => found(link, config).await?.unwrap_or(Err(failure)),

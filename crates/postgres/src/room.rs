@@ -16,7 +16,7 @@ use std::{
 
 use fencepost_core::{
     cells::bells::Bells,
-    claim::LossReason,
+    claim::{Holding, LossReason},
     clock::{self, Clock, Moment},
     error::{Applied, ErrorKind},
     name::{LockName, Namespace},
@@ -24,8 +24,15 @@ use fencepost_core::{
     store::LossReporter,
 };
 use tokio::sync::{Notify, watch};
+use tokio_postgres::Row;
 
-use crate::{connection::Link, failure::Failure, session::Session};
+use crate::{
+    answers::only,
+    connection::Link,
+    failure::Failure,
+    session::{Parameter, Session},
+    statements::Statement,
+};
 
 /// How often the room looks whether a message was missed.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -58,7 +65,7 @@ pub(crate) struct Room {
     /// Who waits for a change of a cell.
     pub(crate) cells: Bells,
     clock: Arc<dyn Clock>,
-    /// Names this client's channel. Another one is drawn when it turns out to be taken.
+    /// Names this client's channel. Another one is drawn when it turns out to be taken; those of sessions the server gives.
     number: AtomicI32,
     state: Mutex<State>,
     opened: AtomicBool,
@@ -79,7 +86,7 @@ struct State {
     waiters: HashMap<Owner, Waiting>,
     locks: HashMap<LockName, Watched>,
     /// What is held, to find out what was lost while nobody listened (L4).
-    held: HashMap<Owner, LockName>,
+    held: HashMap<Owner, Holding>,
 }
 
 #[derive(Debug)]
@@ -109,7 +116,7 @@ impl Room {
             in_session,
             cells: Bells::default(),
             clock,
-            number: AtomicI32::new(fastrand::i32(1..)),
+            number: AtomicI32::new(drawn_number()),
             state: Mutex::default(),
             opened: AtomicBool::new(false),
             asked_for: AtomicBool::new(false),
@@ -128,6 +135,15 @@ impl Room {
     /// The connection for messages, while there is one.
     pub(crate) fn session(&self) -> Option<Arc<Session>> {
         self.lock().session.clone().filter(|session| !session.is_closed())
+    }
+
+    /// Sends a statement about grants. Where they live by the session, on that one alone: an answer shows that it lives.
+    pub(crate) async fn ask(&self, statement: &Statement, with: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
+        match (self.in_session, self.session()) {
+            (false, _) => self.link.call(statement, with).await,
+            (true, Some(session)) => self.link.send(&session, statement, with).await,
+            (true, None) => Err(Failure::session_ended()),
+        }
     }
 
     pub(crate) fn is_present(&self, session: &Arc<Session>) -> bool {
@@ -169,8 +185,8 @@ impl Room {
     }
 
     /// Remembers a grant, and listens for its loss unless it is given back at once.
-    pub(crate) fn hold(self: &Arc<Self>, owner: Owner, name: &LockName) {
-        self.lock().held.insert(owner, name.clone());
+    pub(crate) fn hold(self: &Arc<Self>, holding: &Holding) {
+        self.lock().held.insert(holding.owner, holding.clone());
         if !self.asked_for.swap(true, Ordering::Relaxed) {
             let room = self.clone();
             tokio::spawn(async move {
@@ -328,7 +344,7 @@ impl Room {
         let settle = &self.link.statements.settle;
         let answer = self.link.call(settle, &[&self.namespace.as_str(), &name.as_str()]).await;
         if let Ok(rows) = answer {
-            let left = rows.first().and_then(|row| row.try_get::<_, Option<i64>>(0).ok().flatten());
+            let left: Option<i64> = only(&rows).unwrap_or_default();
             self.ends_in(&name, left.map(crate::record::millis));
         }
     }
@@ -358,7 +374,9 @@ impl Room {
     }
 
     fn held_ones(&self) -> Vec<(Owner, LockName)> {
-        self.lock().held.iter().map(|(owner, name)| (*owner, name.clone())).collect()
+        let state = self.lock();
+        let locks = |holding: &Holding| holding.wants().iter().map(|want| want.name.clone()).collect::<Vec<_>>();
+        state.held.iter().flat_map(|(owner, holding)| locks(holding).into_iter().map(|name| (*owner, name))).collect()
     }
 
     async fn until(&self, moment: Moment) {
@@ -373,6 +391,13 @@ impl Room {
         // Every change leaves the maps whole before anything that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Numbers of clients without a session lie below this one, and those of sessions from it on.
+const FIRST_SESSION: i32 = 1 << 30;
+
+fn drawn_number() -> i32 {
+    fastrand::i32(1..FIRST_SESSION)
 }
 
 /// Sixteen hexadecimal digits.

@@ -24,7 +24,7 @@ use tokio_postgres::{
 use crate::{
     config::{Host, PostgresConfig},
     failure::Failure,
-    statements::{CELLS, LISTENS, STATEMENTS, Statement},
+    statements::{STATEMENTS, Statement},
     tls::Connector,
 };
 
@@ -135,19 +135,22 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a statement. The first time on this connection as it is, since a short run sends each one once; prepared from
-    /// then on, unless a pooler would send the parts to different servers.
+    /// Sends a statement. The first time on this connection as it is, since a short run sends each one once. The second time it
+    /// is prepared beside that, in the same round trip, unless a pooler would send the parts to different servers.
     pub(crate) async fn query(&self, statement: &Statement, with: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
         let doubts = self.doubts.load(Relaxed);
         let prepared = &self.prepared[statement.place];
-        let rows = if self.pooled || prepared.used.fetch_add(1, Relaxed) == 0 {
-            let typed: Vec<(Parameter<'_>, Type)> = with.iter().copied().zip(statement.types.iter().cloned()).collect();
-            self.client.query_typed(&statement.text, &typed).await
+        let rows = if let Some(known) = prepared.statement.get() {
+            self.client.query(known, with).await
         } else {
-            let prepare = || self.client.prepare_typed(&statement.text, statement.types);
-            match prepared.statement.get_or_try_init(prepare).await {
-                Ok(known) => self.client.query(known, with).await,
-                Err(error) => Err(error),
+            let typed: Vec<(Parameter<'_>, Type)> = with.iter().copied().zip(statement.types.iter().cloned()).collect();
+            let unprepared = self.client.query_typed(&statement.text, &typed);
+            if self.pooled || prepared.used.fetch_add(1, Relaxed) == 0 {
+                unprepared.await
+            } else {
+                let prepare = || self.client.prepare_typed(&statement.text, statement.types);
+                // What keeps it from being prepared keeps it from being carried out, or is tried again the next time.
+                tokio::join!(unprepared, prepared.statement.get_or_try_init(prepare)).0
             }
         };
         let rows = rows.map_err(|error| Failure::answered(&error))?;
@@ -165,10 +168,9 @@ impl Session {
         self.client.query_typed(text, with).await.map_err(|error| Failure::answered(&error))
     }
 
-    /// Hears of changes of cells from now on, as a session that hears messages. A lock shows it to those who change them.
-    pub(crate) async fn hear_cells(&self) -> Result<(), Failure> {
-        let text = format!("SELECT pg_advisory_lock_shared({LISTENS}, {CELLS}); LISTEN fencepost_cells");
-        self.hears_cells.get_or_try_init(|| self.script(&text)).await.copied()
+    /// Hears of changes of cells from now on, as a session that hears messages.
+    pub(crate) async fn hear_cells(&self, script: &str) -> Result<(), Failure> {
+        self.hears_cells.get_or_try_init(|| self.script(script)).await.copied()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

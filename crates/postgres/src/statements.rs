@@ -6,20 +6,15 @@ use tokio_postgres::types::Type;
 /// The version of the tables and functions that this crate works with.
 pub(crate) const VERSION: i32 = 1;
 
-/// The first key of the advisory locks by which a listening client shows that it lives.
-pub(crate) const LISTENS: i32 = 1_717_923_427;
-
-const SCHEMA: [&str; 6] = [
+const SCHEMA: [&str; 7] = [
     include_str!("sql/tables.sql"),
     include_str!("sql/epoch.sql"),
     include_str!("sql/queue.sql"),
     include_str!("sql/claim.sql"),
+    include_str!("sql/several.sql"),
     include_str!("sql/verbs.sql"),
     include_str!("sql/cells.sql"),
 ];
-
-/// The second key of the lock that shows that somebody waits for a cell; clients have numbers from 1 on.
-pub(crate) const CELLS: i32 = 0;
 
 /// A statement, sent as it is the first time on a connection and prepared from then on.
 #[derive(Debug)]
@@ -30,108 +25,107 @@ pub(crate) struct Statement {
     pub(crate) place: usize,
 }
 
-pub(crate) const STATEMENTS: usize = 14;
-
 /// All of them, for one schema.
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) version: Statement,
+    /// Gives a session its number.
+    pub(crate) number: Statement,
+    /// Takes the advisory lock by which a client's connection for messages shows that it lives.
+    pub(crate) live: Statement,
+    pub(crate) take: Statement,
+    pub(crate) take_several: Statement,
     pub(crate) claim: Statement,
     pub(crate) release: Statement,
+    pub(crate) release_several: Statement,
     pub(crate) renew: Statement,
+    pub(crate) downgrade: Statement,
     pub(crate) settle: Statement,
-    pub(crate) force: Statement,
     pub(crate) announce: Statement,
     pub(crate) look: Statement,
     pub(crate) inspect: Statement,
+    pub(crate) force: Statement,
+    pub(crate) resize: Statement,
     pub(crate) look_at_cell: Statement,
     pub(crate) change_cell: Statement,
-    pub(crate) share: Statement,
-    pub(crate) downgrade: Statement,
-    pub(crate) resize: Statement,
+    /// As a script: listens for changes of cells. A lock shows it to those who change them; clients have numbers from 1 on.
+    pub(crate) hear_cells: String,
 }
+
+/// How many there are.
+pub(crate) const STATEMENTS: usize = 18;
+
+const BOOL: Type = Type::BOOL;
+const BYTES: Type = Type::BYTEA;
+const INT: Type = Type::INT4;
+const LONG: Type = Type::INT8;
+const TEXT: Type = Type::TEXT;
+const EACH_BYTES: Type = Type::BYTEA_ARRAY;
+const EACH_LONG: Type = Type::INT8_ARRAY;
+const EACH_TEXT: Type = Type::TEXT_ARRAY;
 
 impl Statements {
     pub(crate) fn new(schema: &str) -> Self {
-        const NAMES: &[Type] = &[Type::TEXT, Type::TEXT_ARRAY, Type::BYTEA_ARRAY];
-        let statement = |place, text: &str, types| Statement { text: within(schema, text), types, place };
-        Self {
-            version: statement(0, "SELECT version, oldest FROM fencepost.state", &[]),
-            claim: statement(
-                1,
+        let mut place = 0;
+        let mut statement = |text: &str, types| {
+            place += 1;
+            Statement { text: within(schema, text), types, place: place - 1 }
+        };
+        let statements = Self {
+            version: statement("SELECT version, oldest FROM fencepost.state", &[]),
+            number: statement("SELECT fencepost.session_number()", &[]),
+            live: statement("SELECT pg_try_advisory_lock('fencepost.locks'::regclass::integer, $1)", &[INT]),
+            take: statement(
                 "SELECT fencepost.take($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-                &[
-                    Type::TEXT,
-                    Type::TEXT,
-                    Type::BYTEA,
-                    Type::INT8,
-                    Type::TEXT,
-                    Type::INT4,
-                    Type::TEXT,
-                    Type::BOOL,
-                    Type::BOOL,
-                ],
+                &[TEXT, TEXT, BYTES, LONG, TEXT, INT, TEXT, BOOL, BOOL],
             ),
-            release: statement(2, "SELECT fencepost.release($1, $2, $3)", &[Type::TEXT, Type::TEXT, Type::BYTEA]),
-            renew: statement(
-                3,
-                "SELECT fencepost.renew($1, $2, $3, $4, $5, $6)",
-                &[Type::TEXT, Type::TEXT_ARRAY, Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT4, Type::BOOL],
+            take_several: statement(
+                "SELECT fencepost.take_several($1, $2, $3, $4, $5, $6, $7)",
+                &[TEXT, EACH_TEXT, BYTES, LONG, TEXT, INT, BOOL],
             ),
-            settle: statement(4, "SELECT fencepost.settle($1, $2)", &[Type::TEXT, Type::TEXT]),
-            force: statement(
-                5,
-                "SELECT outcome, holder, holder_fence, since_ms, left_ms FROM fencepost.force($1, $2, $3)",
-                &[Type::TEXT, Type::TEXT, Type::INT8],
-            ),
-            announce: statement(
-                6,
-                "SELECT fencepost.announce($1, $2, $3, $4)",
-                &[Type::TEXT, Type::TEXT_ARRAY, Type::BYTEA_ARRAY, Type::INT4],
-            ),
-            look: statement(7, "SELECT place, became, left_ms FROM fencepost.look($1, $2, $3)", NAMES),
-            inspect: statement(8, include_str!("sql/inspect.sql"), &[Type::TEXT, Type::TEXT]),
-            look_at_cell: statement(
-                9,
-                "SELECT value, version, writer, fencepost.left_of(c) AS left_ms FROM fencepost.cells AS c \
-                 WHERE namespace = $1 AND key = $2 AND fencepost.is_there(c)",
-                &[Type::TEXT, Type::TEXT],
-            ),
-            change_cell: statement(
-                10,
-                "SELECT value, version, writer, left_ms, done FROM fencepost.change_cell($1, $2, $3, $4, $5, $6, $7)",
-                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::BYTEA, Type::INT8, Type::TEXT],
-            ),
-            share: statement(
-                11,
+            claim: statement(
                 "SELECT to_json(answer)::text \
                  FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answer",
-                &[
-                    Type::TEXT,
-                    Type::TEXT,
-                    Type::BYTEA,
-                    Type::INT8,
-                    Type::TEXT,
-                    Type::INT4,
-                    Type::TEXT,
-                    Type::BOOL,
-                    Type::BOOL,
-                    Type::BOOL,
-                    Type::INT4,
-                    Type::INT4,
-                ],
+                &[TEXT, TEXT, BYTES, LONG, TEXT, INT, TEXT, BOOL, BOOL, BOOL, INT, INT],
+            ),
+            release: statement("SELECT fencepost.release($1, $2, $3)", &[TEXT, TEXT, BYTES]),
+            release_several: statement("SELECT fencepost.release_several($1, $2, $3)", &[TEXT, EACH_TEXT, BYTES]),
+            renew: statement(
+                "SELECT fencepost.renew($1, $2, $3, $4, $5, $6)",
+                &[TEXT, EACH_TEXT, EACH_BYTES, EACH_LONG, INT, BOOL],
             ),
             downgrade: statement(
-                12,
                 "SELECT fencepost.downgrade($1, $2, $3, $4, $5, $6)",
-                &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::INT4, Type::BOOL],
+                &[TEXT, TEXT, BYTES, LONG, INT, BOOL],
             ),
-            resize: statement(
-                13,
-                "SELECT outcome, former FROM fencepost.resize($1, $2, $3)",
-                &[Type::TEXT, Type::TEXT, Type::INT4],
+            settle: statement("SELECT fencepost.settle($1, $2)", &[TEXT, TEXT]),
+            announce: statement("SELECT fencepost.announce($1, $2, $3, $4)", &[TEXT, EACH_TEXT, EACH_BYTES, INT]),
+            look: statement(
+                "SELECT place, became, left_ms FROM fencepost.look($1, $2, $3)",
+                &[TEXT, EACH_TEXT, EACH_BYTES],
             ),
-        }
+            inspect: statement(include_str!("sql/inspect.sql"), &[TEXT, TEXT]),
+            force: statement(
+                "SELECT outcome, holder, holder_fence, since_ms, left_ms FROM fencepost.force($1, $2, $3)",
+                &[TEXT, TEXT, LONG],
+            ),
+            resize: statement("SELECT outcome, former FROM fencepost.resize($1, $2, $3)", &[TEXT, TEXT, INT]),
+            look_at_cell: statement(
+                "SELECT value, version, writer, fencepost.left_of(c) AS left_ms FROM fencepost.cells AS c \
+                 WHERE namespace = $1 AND key = $2 AND fencepost.is_there(c)",
+                &[TEXT, TEXT],
+            ),
+            change_cell: statement(
+                "SELECT value, version, writer, left_ms, done FROM fencepost.change_cell($1, $2, $3, $4, $5, $6, $7)",
+                &[TEXT, TEXT, BYTES, LONG, BYTES, LONG, TEXT],
+            ),
+            hear_cells: within(
+                schema,
+                "SELECT pg_advisory_lock_shared('fencepost.locks'::regclass::integer, 0); LISTEN fencepost_cells",
+            ),
+        };
+        debug_assert_eq!(place, STATEMENTS, "each has a place");
+        statements
     }
 }
 

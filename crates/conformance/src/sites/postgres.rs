@@ -111,7 +111,7 @@ impl Site for PostgresSite {
                 }
                 // Who listens is known by its advisory lock.
                 Tampering::CutMessages => {
-                    let listening = "classid = 1717923427 AND objsubid = 2 AND database = \
+                    let listening = "classid = 'fencepost.locks'::regclass AND objsubid = 2 AND database = \
                                      (SELECT oid FROM pg_database WHERE datname = current_database())";
                     let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE {listening}");
                     // A waiter has its place before its connection for messages is there.

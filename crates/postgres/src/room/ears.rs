@@ -7,13 +7,12 @@ use std::{
 
 use fencepost_core::{backoff::Backoff, claim::LossReason, clock::Moment, name::LockName, owner::Owner};
 use tokio::{sync::mpsc, task::JoinSet};
-use tokio_postgres::types::Type;
 
-use super::{BRIDGED, Hearing, LOOK_EVERY, POLL_EVERY, Room};
+use super::{BRIDGED, Hearing, LOOK_EVERY, POLL_EVERY, Room, drawn_number};
 use crate::{
+    answers::only,
     failure::Failure,
     session::{Message, Parameter, Session},
-    statements::LISTENS,
 };
 
 /// Claims in one look.
@@ -97,21 +96,19 @@ async fn connect(room: &Room, to: mpsc::UnboundedSender<Message>) -> Result<Opti
     if session.pooled {
         return Ok(None);
     }
-    if room.in_session {
-        // Grants of the former connection must not come to life again.
-        room.number.store(fastrand::i32(1..), Relaxed);
-    }
+    let mut number = room.number.load(Relaxed);
     loop {
-        let number = room.number.load(Relaxed);
-        let mine = session
-            .ask("SELECT pg_try_advisory_lock($1, $2)", &[(&LISTENS, Type::INT4), (&number, Type::INT4)])
-            .await?;
-        if mine.first().and_then(|row| row.try_get(0).ok()) == Some(true) {
+        if room.in_session {
+            // Never one that was there before: grants of a former session must not come to life again.
+            number = only(&session.query(&room.link.statements.number, &[]).await?)?;
+        }
+        if only(&session.query(&room.link.statements.live, &[&number]).await?)? {
             session.script(&format!("SET fencepost_session.client = {number}; LISTEN fencepost_{number}")).await?;
+            room.number.store(number, Relaxed);
             return Ok(Some(session));
         }
-        // Another client's, or still our own: a connection that broke without the server's notice.
-        room.number.store(fastrand::i32(1..), Relaxed);
+        // Another's, or still our own: a connection that broke without the server's notice.
+        number = drawn_number();
     }
 }
 

@@ -54,7 +54,7 @@ BEGIN
     RETURNING k.version INTO version;
     done := true;
     -- Whoever waits for a cell has this lock for as long as it listens.
-    IF NOT pg_try_advisory_xact_lock(1717923427, 0) THEN
+    IF NOT pg_try_advisory_xact_lock('fencepost.locks'::regclass::integer, 0) THEN
         PERFORM pg_notify('fencepost_cells', 'c' || a_mark);
     END IF;
 END $$;

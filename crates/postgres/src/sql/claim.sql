@@ -69,8 +69,7 @@ BEGIN
             ON CONFLICT DO NOTHING;
             CONTINUE;
         END IF;
-        IF a_patience = 'once' AND a_permits IS NULL AND l.owner <> a_owner AND fencepost.is_held_alone(l)
-            AND (l.session IS NOT NULL OR l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond')
+        IF a_patience = 'once' AND a_permits IS NULL AND fencepost.is_plainly_busy(l, a_owner)
             AND NOT EXISTS (SELECT FROM fencepost.claims AS q
                             WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner)
         THEN
@@ -177,19 +176,6 @@ BEGIN
         END IF;
         EXIT;
     END LOOP;
-    holder := l.claimant;
-    holder_fence := l.fence;
-    since_ms := extract(epoch FROM l.since) * 1000;
-    left_ms := fencepost.left_of(l);
-    IF l.readers > 0 THEN
-        SELECT q.claimant, q.fence, extract(epoch FROM q.since) * 1000 INTO holder, holder_fence, since_ms
-        FROM fencepost.claims AS q
-        WHERE q.namespace = a_namespace AND q.name = a_name AND q.holds ORDER BY q.ticket LIMIT 1;
-    END IF;
-    SELECT count(*) INTO ahead FROM (
-        SELECT FROM fencepost.claims AS q
-        WHERE q.namespace = a_namespace AND q.name = a_name AND NOT q.holds
-          AND q.ticket < coalesce(c.ticket, 9223372036854775807)
-        LIMIT 1000
-    ) AS before;
+    SELECT w.holder, w.holder_fence, w.since_ms, w.left_ms, w.ahead INTO holder, holder_fence, since_ms, left_ms, ahead
+    FROM fencepost.in_the_way(l, c.ticket) AS w;
 END $$;

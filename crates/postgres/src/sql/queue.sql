@@ -1,10 +1,17 @@
 -- A lock's queue. Whoever calls these has the lock's row locked.
 
--- Whether a client's connection for messages lives: it has an advisory lock for as long as it does. That connection itself
--- would get the lock once more, and says by a setting who it is.
+-- A number for a session, by which its grants are known. Never one that an earlier session had, whose grants would come to
+-- life again; and none that a client without a session draws, which has one below 2^30.
+CREATE FUNCTION fencepost.session_number() RETURNS integer LANGUAGE sql AS $$
+    UPDATE fencepost.state SET sessions = sessions + 1 RETURNING (1073741824 + sessions % 1073741824)::integer
+$$;
+
+-- Whether a client's connection for messages lives: it has an advisory lock for as long as it does, of the two keys that are
+-- the number of this table, which nobody else's is, and the client's own. That connection itself would get the lock once
+-- more, and says by a setting who it is.
 CREATE FUNCTION fencepost.is_alive(client integer) RETURNS boolean LANGUAGE sql AS $$
     SELECT coalesce(current_setting('fencepost_session.client', true) = client::text, false)
-        OR NOT pg_try_advisory_xact_lock_shared(1717923427, client)
+        OR NOT pg_try_advisory_xact_lock_shared('fencepost.locks'::regclass::integer, client)
 $$;
 
 -- Whether one that holds together with others still does.
@@ -15,6 +22,12 @@ $$;
 -- Whether somebody holds a lock exclusively: until the lease has run out, or the session has ended.
 CREATE FUNCTION fencepost.is_held_alone(l fencepost.locks) RETURNS boolean LANGUAGE sql AS $$
     SELECT coalesce(l.expires_at > clock_timestamp(), false) AND (l.session IS NULL OR fencepost.is_alive(l.session))
+$$;
+
+-- Whether a look at the row is enough to say that a lock is another's. Such a try writes nothing.
+CREATE FUNCTION fencepost.is_plainly_busy(l fencepost.locks, a_owner bytea) RETURNS boolean LANGUAGE sql AS $$
+    SELECT l.owner <> a_owner AND fencepost.is_held_alone(l)
+        AND (l.session IS NOT NULL OR l.expires_at <= clock_timestamp() + l.ttl * interval '1 millisecond')
 $$;
 
 -- Whether anybody holds a lock.
@@ -39,6 +52,29 @@ CREATE FUNCTION fencepost.left_of(l fencepost.locks) RETURNS bigint LANGUAGE sql
     ) AS first
     WHERE ends IS NOT NULL
 $$;
+
+-- What is known of who is in the way: the first holder, and how many wait before a ticket, or at all, as far as a thousand.
+CREATE FUNCTION fencepost.in_the_way(
+    l fencepost.locks, a_ticket bigint,
+    OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint, OUT ahead bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    holder := l.claimant;
+    holder_fence := l.fence;
+    since_ms := extract(epoch FROM l.since) * 1000;
+    left_ms := fencepost.left_of(l);
+    IF l.readers > 0 THEN
+        SELECT q.claimant, q.fence, extract(epoch FROM q.since) * 1000 INTO holder, holder_fence, since_ms
+        FROM fencepost.claims AS q
+        WHERE q.namespace = l.namespace AND q.name = l.name AND q.holds ORDER BY q.ticket LIMIT 1;
+    END IF;
+    SELECT count(*) INTO ahead FROM (
+        SELECT FROM fencepost.claims AS q
+        WHERE q.namespace = l.namespace AND q.name = l.name AND NOT q.holds
+          AND q.ticket < coalesce(a_ticket, 9223372036854775807)
+        LIMIT 1000
+    ) AS before;
+END $$;
 
 -- Until when a grant lasts. One for a session lasts until that ends, once it was confirmed.
 CREATE FUNCTION fencepost.end_of(ttl bigint, session integer) RETURNS timestamptz LANGUAGE sql AS $$

@@ -15,7 +15,8 @@ CREATE TABLE fencepost.state (
     timeline   bigint      NOT NULL,  -- rises with each promotion of a standby
     base       bigint      NOT NULL,  -- base + timeline is the epoch: the high bits of a fence
     epoch      bigint      NOT NULL,  -- the epoch, shifted to where it stands in a fence
-    floor      bigint      NOT NULL   -- no lower fence is issued for a name without a row
+    floor      bigint      NOT NULL,  -- no lower fence is issued for a name without a row
+    sessions   bigint      NOT NULL DEFAULT 0  -- numbers that were given to sessions, see `session_number`
 );
 
 -- One row for each name that was ever locked.

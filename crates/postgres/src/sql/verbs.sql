@@ -222,15 +222,8 @@ BEGIN
         outcome := 'free';
         RETURN;
     END IF;
-    holder := l.claimant;
-    holder_fence := l.fence;
-    since_ms := extract(epoch FROM l.since) * 1000;
-    left_ms := fencepost.left_of(l);
-    IF l.readers > 0 THEN
-        SELECT q.claimant, q.fence, extract(epoch FROM q.since) * 1000 INTO holder, holder_fence, since_ms
-        FROM fencepost.claims AS q
-        WHERE q.namespace = a_namespace AND q.name = a_name AND q.holds ORDER BY q.ticket LIMIT 1;
-    END IF;
+    SELECT w.holder, w.holder_fence, w.since_ms, w.left_ms INTO holder, holder_fence, since_ms, left_ms
+    FROM fencepost.in_the_way(l, NULL) AS w;
     IF a_fence IS NOT NULL AND a_fence <> holder_fence THEN
         outcome := 'fence';
         RETURN;
@@ -243,14 +236,19 @@ BEGIN
     PERFORM fencepost.pass_on(l);
 END $$;
 
--- Says that waiters are alive, and where they hear of their turn.
+-- Says that waiters are alive, and where they hear of their turn. In the order in which others lock these rows.
 CREATE FUNCTION fencepost.announce(a_namespace text, a_names text[], a_owners bytea[], a_client integer) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    c fencepost.claims;
 BEGIN
-    FOR i IN 1 .. cardinality(a_names) LOOP
+    FOR c IN
+        SELECT q.* FROM fencepost.claims AS q JOIN unnest(a_names, a_owners) AS w (name, owner) USING (name, owner)
+        WHERE q.namespace = a_namespace ORDER BY q.name, q.ticket FOR NO KEY UPDATE OF q
+    LOOP
         UPDATE fencepost.claims AS q
         SET client = a_client, missing = NULL, seen_until = clock_timestamp() + interval '10 seconds'
-        WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i];
+        WHERE q.namespace = a_namespace AND q.name = c.name AND q.ticket = c.ticket;
     END LOOP;
 END $$;
 

@@ -37,7 +37,7 @@ async fn waiting(
         let store = store.clone();
         async move { cells(&store).changed(&name("cell"), Some(seen)).await }
     });
-    let listens = "SELECT count(*) FROM pg_locks WHERE classid = 1717923427 AND objid = 0 AND mode = 'ShareLock'";
+    let listens = "SELECT count(*) FROM pg_locks WHERE classid = 'fencepost.locks'::regclass AND objid = 0 AND mode = 'ShareLock'";
     eventually(SOON, "it listens", async || server.value("postgres", listens) == "1").await;
     task
 }
@@ -85,7 +85,8 @@ async fn w1_a_wait_for_a_cell_outlives_its_connection() {
             Ok::<(), fencepost_core::error::Error>(())
         }
     });
-    let listener = "SELECT coalesce(max(pid), 0) FROM pg_locks WHERE classid = 1717923427 AND objid = 0";
+    let listener =
+        "SELECT coalesce(max(pid), 0) FROM pg_locks WHERE classid = 'fencepost.locks'::regclass AND objid = 0";
     let mut first = "0".to_owned();
     eventually(SOON, "it listens", async || {
         first = server.value("postgres", listener);

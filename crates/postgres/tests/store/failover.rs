@@ -138,7 +138,7 @@ async fn holders_and_waiters_outlive_a_synchronous_failover() {
     .await;
     // Both listen there again, so that the first come is served first.
     standby.wait_for(
-        "SELECT count(*) = 2 FROM fencepost.claims JOIN pg_locks ON objid::bigint = client AND classid = 1717923427",
+        "SELECT count(*) = 2 FROM fencepost.claims JOIN pg_locks ON objid::bigint = client AND classid = 'fencepost.locks'::regclass",
     );
     a.release(&holder.holding).await.unwrap();
     let grant = within(SOON, "the first waiter's turn", first_turn).await.unwrap().unwrap();

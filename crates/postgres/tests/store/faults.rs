@@ -11,18 +11,22 @@ use std::{
 
 use fencepost_core::{
     claim::{Claim, Claimed, Grant, Patience},
-    error::{Error, ErrorKind, Retry},
+    error::{Applied, Error, ErrorKind, Retry},
     store::Store,
 };
 use fencepost_postgres::{
     PostgresStore,
     fenced::{FencedTable, Refused, fence_table},
 };
-use fencepost_servers::PostgresServer;
+use fencepost_servers::{Network, PostgresServer, Weather};
 use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
-use super::{SOON, TTL, claim, client, config, eventually, granted, migrated, ms, now, open, queued, within};
+use super::{SOON, TTL, claim, client, config, eventually, granted, migrated, ms, now, open, queued, renewed, within};
+
+/// The server's processes for our connections for statements.
+const STATEMENTS: &str = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'fencepost %' \
+                          AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
 
 async fn obtain(store: &PostgresStore, claim: &Claim) -> Result<Grant, Error> {
     match store.claim(claim, Patience::Queue).await? {
@@ -120,8 +124,7 @@ async fn c2_a_stopped_backend_costs_two_time_limits() {
     let server = migrated(&[]).await;
     let store = open(&format!("{}?timeout=300ms", server.url("postgres"))).await.unwrap();
     granted(&store, &claim("warm-up", TTL)).await;
-    let ours = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'fencepost %' AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
-    let pid = server.value("postgres", ours);
+    let pid = server.value("postgres", STATEMENTS);
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     signal("-STOP");
     let wanted = claim("x", TTL);
@@ -191,4 +194,63 @@ async fn a_session_outlasts_its_ttl() {
     granted(&a, &claim("x", ms(10))).await;
     tokio::time::sleep(ms(300)).await;
     assert!(matches!(b.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Busy(_))));
+}
+
+/// What is asked for on a way that loses the answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verb {
+    Claim,
+    Renew,
+    Release,
+    Force,
+}
+
+/// The answer is lost, then the connection, and there is no other. Nobody there knows what came of it: all of it was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_what_was_carried_out_before_the_connection_broke_is_not_called_not_applied() {
+    let server = migrated(&[]).await;
+    for verb in [Verb::Claim, Verb::Renew, Verb::Release, Verb::Force] {
+        carried_out_unanswered(&server, "lease", verb).await;
+    }
+    // A session's renewal changes nothing.
+    for verb in [Verb::Claim, Verb::Release, Verb::Force] {
+        carried_out_unanswered(&server, "session", verb).await;
+    }
+}
+
+/// Each verb is the second of its kind on its connection, the one that is prepared: an answer that is lost must not keep it from
+/// being carried out either.
+async fn carried_out_unanswered(server: &PostgresServer, mode: &str, verb: Verb) {
+    let network = Network::before(server.address()).await.unwrap();
+    let store = open(&format!("postgres://postgres@{}/postgres?mode={mode}", network.address)).await.unwrap();
+    let (wanted, warm_up) = (claim(&format!("{verb:?} {mode}"), TTL), claim("warm-up", TTL));
+    granted(&store, &warm_up).await;
+    renewed(&store, &warm_up).await.unwrap();
+    store.force(warm_up.name(), None).await.unwrap();
+    store.release(&warm_up.holding).await.unwrap();
+    if verb != Verb::Claim {
+        granted(&store, &wanted).await;
+    }
+    if mode == "session" && verb == Verb::Release {
+        // Given back on the session, and when that breaks on the other connection: this one is gone by then.
+        server.sql("postgres", &format!("SELECT pg_terminate_backend(pid) FROM ({STATEMENTS}) AS ours"));
+    }
+    let row = format!("SELECT coalesce(max(xmin::text), '') FROM fencepost.locks WHERE name = '{}'", wanted.name());
+    let before = server.value("postgres", &row);
+    network.set(Weather::LostReplies);
+    let doing = tokio::spawn({
+        let wanted = wanted.clone();
+        async move {
+            match verb {
+                Verb::Claim => store.claim(&wanted, Patience::Once).await.map(drop),
+                Verb::Renew => renewed(&store, &wanted).await.map(drop),
+                Verb::Release => store.release(&wanted.holding).await.map(drop),
+                Verb::Force => store.force(wanted.name(), None).await.map(drop),
+            }
+        }
+    });
+    eventually(SOON, "it is carried out", async || server.value("postgres", &row) != before).await;
+    network.vanish().await;
+    let error = within(SOON, "the refusal", doing).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{mode}: {error}");
 }

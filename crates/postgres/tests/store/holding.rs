@@ -3,19 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Claim, Claimant, Claimed, Forced, Holding, LossReason, Mode, Patience, Renewal, Want},
+    claim::{Claim, Claimed, Forced, LossReason, Mode, Patience, Renewal},
     error::ErrorKind,
-    limits::Ttl,
-    owner::Owner,
     store::{LossReporter, Store},
 };
 
-use super::{SOON, TTL, claim, client, eventually, granted, migrated, ms, name, queued, renewed, within};
-
-fn claim_as(lock: &str, ttl: Duration, mode: Mode) -> Arc<Claim> {
-    let holding = Holding::one(Want { name: name(lock), mode }, Owner::random().unwrap());
-    Arc::new(Claim { holding, ttl: Ttl::new(ttl).unwrap(), claimant: Arc::new(Claimant::here()) })
-}
+use super::{SOON, TTL, claim, claim_as, client, eventually, granted, migrated, ms, name, queued, renewed, within};
 
 fn reader(ttl: Duration) -> Arc<Claim> {
     claim_as("x", ttl, Mode::Shared)
@@ -34,7 +27,8 @@ async fn l1_a_deleted_row_is_a_loss_to_all_readers() {
     }
     granted(&b, &claim("y", TTL)).await;
     queued(&a, &claim("y", TTL)).await; // and so it listens
-    let listens = "SELECT count(*) FROM pg_locks WHERE classid = 1717923427 AND mode = 'ExclusiveLock'";
+    let listens =
+        "SELECT count(*) FROM pg_locks WHERE classid = 'fencepost.locks'::regclass AND mode = 'ExclusiveLock'";
     eventually(SOON, "it listens", async || server.value("postgres", listens) == "1").await;
     server.sql("postgres", "DELETE FROM fencepost.locks");
     let mut lost = Vec::new();

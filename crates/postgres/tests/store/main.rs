@@ -12,13 +12,14 @@ mod opening;
 mod pooler;
 mod rows;
 mod session;
+mod several;
 mod tls;
 mod transactions;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Claim, Claimant, Claimed, Grant, Holding, Patience, Renewal},
+    claim::{Claim, Claimant, Claimed, Grant, Holding, Mode, Patience, Renewal, Want},
     clock::{BootClock, Clock, Moment},
     error::Error,
     limits::Ttl,
@@ -66,7 +67,17 @@ async fn client(server: &PostgresServer) -> Arc<PostgresStore> {
 }
 
 fn claim(lock: &str, ttl: Duration) -> Arc<Claim> {
-    let holding = Holding::exclusive(name(lock), Owner::random().unwrap());
+    claim_as(lock, ttl, Mode::Exclusive)
+}
+
+fn claim_as(lock: &str, ttl: Duration, mode: Mode) -> Arc<Claim> {
+    claim_of(&[lock], ttl, mode)
+}
+
+/// Of several locks at once.
+fn claim_of(locks: &[&str], ttl: Duration, mode: Mode) -> Arc<Claim> {
+    let wants = locks.iter().map(|lock| Want { name: name(lock), mode }).collect();
+    let holding = Holding::several(wants, Owner::random().unwrap()).unwrap();
     Arc::new(Claim { holding, ttl: Ttl::new(ttl).unwrap(), claimant: Arc::new(Claimant::here()) })
 }
 

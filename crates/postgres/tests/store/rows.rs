@@ -10,7 +10,7 @@ use fencepost_servers::PostgresServer;
 use super::{SOON, TTL, claim, client, eventually, granted, migrated, ms, name, open, queued, renewed, within};
 
 /// Bytes of the write-ahead log so far.
-fn wal(server: &PostgresServer) -> u64 {
+pub(super) fn wal(server: &PostgresServer) -> u64 {
     server.value("postgres", "SELECT pg_current_wal_insert_lsn() - '0/0'").parse().unwrap()
 }
 
@@ -176,7 +176,7 @@ async fn w3_a_waiter_that_does_not_hear_yet_keeps_its_turn() {
     let (a, b, c) = (client(&server).await, client(&server).await, client(&server).await);
     granted(&a, &claim("warm-up", TTL)).await;
     queued(&c, &claim("warm-up", TTL)).await;
-    let hears = "SELECT count(*) FROM pg_locks WHERE classid = 1717923427 AND objsubid = 2";
+    let hears = "SELECT count(*) FROM pg_locks WHERE classid = 'fencepost.locks'::regclass AND objsubid = 2";
     eventually(SOON, "the second one hears", async || server.value("postgres", hears) == "1").await;
     let (holder, first, second) = (claim("x", TTL), claim("x", TTL), claim("x", TTL));
     granted(&a, &holder).await;

@@ -9,8 +9,9 @@ use fencepost_core::{
 };
 use fencepost_postgres::PostgresStore;
 use fencepost_servers::PostgresServer;
+use tokio_postgres::NoTls;
 
-use super::{SOON, TTL, claim, client, eventually, granted, migrated, ms, name, open, queued, renewed, within};
+use super::{SOON, TTL, claim, client, config, eventually, granted, migrated, ms, name, open, queued, renewed, within};
 
 async fn session(server: &PostgresServer) -> Arc<PostgresStore> {
     open(&format!("{}?mode=session", server.url("postgres"))).await.unwrap()
@@ -18,7 +19,8 @@ async fn session(server: &PostgresServer) -> Arc<PostgresStore> {
 
 /// Ends the connection that grants live by, as an administrator or a crash of the server's process would.
 fn end_sessions(server: &PostgresServer) {
-    let holding = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE classid = 1717923427 AND objsubid = 2";
+    let holding =
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE classid = 'fencepost.locks'::regclass AND objsubid = 2";
     assert!(!server.sql("postgres", holding).is_empty());
 }
 
@@ -76,7 +78,7 @@ async fn a_dead_sessions_lock_is_free_at_once_and_its_holder_is_told() {
     queued(&b, &waiter).await;
     // Only the holder's: the waiter's place depends on its own.
     let cut = "SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l JOIN fencepost.locks AS k \
-               ON l.classid = 1717923427 AND l.objid::bigint = k.session";
+               ON l.classid = 'fencepost.locks'::regclass AND l.objid::bigint = k.session";
     assert_eq!(server.sql("postgres", cut).len(), 1);
     let (owner, reason) = within(SOON, "the holder hears", told.recv()).await.unwrap();
     assert_eq!((owner, reason), (*holder.owner(), LossReason::SessionExpired));
@@ -101,6 +103,74 @@ async fn a_session_that_ended_stays_ended() {
     assert_eq!(renewed(&store, &lost).await.unwrap(), Renewal::Lost(LossReason::SessionExpired));
     let next = client(&server).await;
     granted(&next, &claim("x", TTL)).await;
+}
+
+/// What shows that a session lives is a lock with a number. Were one given out twice, what a dead session held would be held
+/// again for as long as the later one lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_two_sessions_and_no_client_have_one_number() {
+    let server = migrated(&[]).await;
+    fencepost_postgres::migrate(&config(&format!("{}?schema=other", server.url("postgres")))).await.unwrap();
+    let (mut kept, mut numbers) = (Vec::new(), Vec::new());
+    for round in 0..6 {
+        let store = session(&server).await;
+        granted(&store, &claim(&format!("{round}"), TTL)).await;
+        numbers.push(server.value("postgres", &format!("SELECT session FROM fencepost.locks WHERE name = '{round}'")));
+        if round % 2 == 0 {
+            store.close().await;
+        } else {
+            kept.push(store);
+        }
+        // One of another schema counts for itself, and brings none of ours to life.
+        kept.push(open(&format!("{}?mode=session&schema=other", server.url("postgres"))).await.unwrap());
+    }
+    let first = 1 << 30;
+    assert_eq!(numbers, (1..=6).map(|number| (first + number).to_string()).collect::<Vec<_>>(), "none of them twice");
+    for (round, free) in [true, false].into_iter().cycle().take(6).enumerate() {
+        let lock = format!("{round}");
+        eventually(SOON, "the dead ones are free, and only they", async || {
+            let answer = kept[0].claim(&claim(&lock, TTL), Patience::Once).await;
+            matches!((answer, free), (Ok(Claimed::Granted(_)), true) | (Ok(Claimed::Busy(_)), false))
+        })
+        .await;
+    }
+    // Clients that only listen have numbers of another range.
+    let client = client(&server).await;
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
+    granted(&client, &holder).await;
+    queued(&client, &waiter).await;
+    let below =
+        "SELECT count(*) FROM pg_locks WHERE classid = 'fencepost.locks'::regclass AND objid BETWEEN 1 AND 1073741823";
+    eventually(SOON, "it listens", async || server.value("postgres", below) == "1").await;
+}
+
+/// Somebody else's lock on the number that comes next. It is passed over, and nobody holds by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_another_program_has_locked_is_passed_over() {
+    let server = migrated(&[]).await;
+    let first = session(&server).await;
+    let dead = claim("x", TTL);
+    granted(&first, &dead).await;
+    let (foreign, connection) = tokio_postgres::connect(&server.url("postgres"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    foreign
+        .batch_execute(&format!("SELECT pg_advisory_lock('fencepost.locks'::regclass::integer, {})", (1 << 30) + 2))
+        .await
+        .unwrap();
+    let second = session(&server).await;
+    let mine = claim("y", TTL);
+    granted(&second, &mine).await;
+    let number = "SELECT session FROM fencepost.locks WHERE name = 'y'";
+    assert_eq!(server.value("postgres", number), ((1 << 30) + 3).to_string());
+    assert!(matches!(renewed(&second, &mine).await, Ok(Renewal::Renewed { .. })));
+    drop(foreign);
+    assert!(matches!(renewed(&second, &mine).await, Ok(Renewal::Renewed { .. })));
+    assert!(matches!(second.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Busy(_))));
+    first.close().await;
+    eventually(SOON, "the first session's lock comes free", async || {
+        matches!(second.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Granted(_)))
+    })
+    .await;
 }
 
 /// A thousand locks need two connections and one advisory lock.

@@ -11,10 +11,11 @@ use fencepost_core::{
 use redis::Value;
 
 use crate::{
+    answer::{ClaimAnswer, renewal, text},
     failure::Failure,
     nodes::Reach,
     record,
-    store::{ClaimAnswer, RedisStore, renewal, text},
+    store::RedisStore,
 };
 
 impl RedisStore {

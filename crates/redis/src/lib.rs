@@ -59,12 +59,14 @@
 //! | `ca` | who signed the server's certificate, in PEM; without it, the system's authorities |
 //! | `cert`, `key` | the client's own certificate |
 
+mod answer;
 mod beside;
 mod cells;
 mod cluster;
 mod config;
 mod connection;
 mod failure;
+mod keeping;
 mod keys;
 mod nodes;
 mod record;

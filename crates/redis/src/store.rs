@@ -10,10 +10,7 @@ use fencepost_core::{
     backoff::Backoff,
     capabilities::Capabilities,
     cells::Cells,
-    claim::{
-        Busy, Claim, Claimant, Claimed, Forced, Grant, Holder, Holding, LockState, LossReason, Mode, Patience, Release,
-        Renewal, Want,
-    },
+    claim::{Claim, Claimant, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal, Want},
     clock::{self, BootClock, Clock, Sent, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
@@ -22,31 +19,27 @@ use fencepost_core::{
     refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
 };
-use futures_util::future::join_all;
-use redis::{Cmd, FromRedisValue, Value};
+use redis::{Cmd, Value};
 
 use crate::{
+    answer::ClaimAnswer,
     cluster::ClusterConfig,
     config::RedisConfig,
     failure::Failure,
     keys::Keys,
     nodes::{Nodes, Reach},
-    record::{self, LockRecord},
-    replicas::Kept,
+    record,
     room::{Hearing, News, Room},
     scriptless::Scriptless,
     sentinel::SentinelConfig,
     survey,
 };
 
-/// Leases renewed by one command. More would hold up everybody else on the server for too long.
-const BATCH: usize = 250;
-
 /// Locks in one Redis server. Of the class [`Efficiency`]: it issues no fence.
 ///
 /// Dropping it ends its background work; grants then end by their TTL.
 pub struct RedisStore {
-    room: Arc<Room>,
+    pub(crate) room: Arc<Room>,
     pub(crate) clock: Arc<dyn Clock>,
     capabilities: Capabilities,
     pub(crate) scriptless: Scriptless,
@@ -285,107 +278,6 @@ impl RedisStore {
             tries += 1;
         }
     }
-
-    /// By one command without a script, where the server knows such; `None` when that does not settle it.
-    async fn extend_without_script(&self, claim: &Claim) -> Option<Result<Renewal, Error>> {
-        let key = self.room.keys.lock(claim.name());
-        let renewal = self.scriptless.renewal(&key, claim)?;
-        let counted_from = Sent::now(&*self.clock);
-        match self.room.nodes.ask_kept(&key, &renewal).await {
-            Ok(Kept { value: Value::Okay, short }) => {
-                Some(self::renewal(claim, claim.name(), "renewed", counted_from, short.as_ref()))
-            }
-            Err(failure) if failure.kind == ErrorKind::Unavailable => {
-                Some(Err(failure.error(Operation::Renew, Some(claim.name()))))
-            }
-            Ok(_) | Err(_) => {
-                self.scriptless.forget(claim.owner());
-                None
-            }
-        }
-    }
-
-    async fn extend(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Error>> {
-        if let [claim] = claims
-            && let [_] = claim.holding.wants()
-            && let Some(answer) = self.extend_without_script(claim).await
-        {
-            return vec![answer];
-        }
-        let each: Vec<(&Claim, &LockName)> =
-            claims.iter().flat_map(|claim| claim.holding.wants().iter().map(|want| (*claim, &want.name))).collect();
-        let together = self.room.nodes.together(&each, BATCH, |(_, name)| self.room.keys.lock(name));
-        let calls = together.iter().map(|each| {
-            let keys = each.iter().map(|(_, name)| self.room.keys.lock(name));
-            let arguments =
-                each.iter().flat_map(|(claim, _)| [claim.owner().to_string(), claim.ttl.millis().to_string()]);
-            (keys.collect(), arguments.collect())
-        });
-        let calls: Vec<_> = calls.collect();
-        let counted_from = Sent::now(&*self.clock);
-        // The client waits for a third of the TTL, and then takes every answer for lost.
-        let within = claims.iter().map(|claim| claim.ttl.get() / 4).min().unwrap_or_default();
-        let answers = self.room.nodes.call_many(&self.room.scripts.renew, &calls, within).await;
-        let renewals = together.into_iter().zip(answers);
-        let mut renewals = renewals.flat_map(|(each, answer)| renewals_of(each, answer, counted_from));
-        // Of several locks, the first that is not renewed speaks for all.
-        let of = |claim: &&Claim| {
-            let mut of_claim = renewals.by_ref().take(claim.holding.wants().len()).collect::<Vec<_>>();
-            let worst = of_claim.iter().position(|answer| !matches!(answer, Ok(Renewal::Renewed { .. }))).unwrap_or(0);
-            of_claim.swap_remove(worst) // a claim has one want or more
-        };
-        claims.iter().map(of).collect()
-    }
-
-    async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
-        self.room.leave(&holding.owner);
-        let answers = join_all(holding.wants().iter().map(|want| self.give_one_back(&want.name, holding))).await;
-        let answers = answers.into_iter().collect::<Result<Vec<_>, Error>>()?;
-        // Of several locks, the first that was not ours any more speaks for all.
-        Ok(answers.into_iter().find(|answer| *answer != Release::Released).unwrap_or(Release::Released))
-    }
-
-    async fn give_one_back(&self, name: &LockName, holding: &Holding) -> Result<Release, Error> {
-        let key = self.room.keys.lock(name);
-        if let Some(removal) = self.scriptless.removal(&key, &holding.owner) {
-            match self.room.nodes.ask(&key, &removal).await {
-                Ok(Value::Int(1)) => return Ok(Release::Released),
-                Err(failure) if failure.kind == ErrorKind::Unavailable => {
-                    return Err(failure.error(Operation::Release, Some(name)));
-                }
-                Ok(_) | Err(_) => {} // somebody waits, or it is not ours any more: the script knows
-            }
-        }
-        let unqueued = format!("{}{}", record::UNQUEUED, holding.owner);
-        let answer = self.room.nodes.call(&self.room.scripts.release, &self.room.keys.all(name), &[&unqueued]).await;
-        let answer = answer.and_then(|value| match value {
-            Value::Int(1) => Ok(Release::Released),
-            Value::Int(0) => Ok(Release::AlreadyExpired),
-            Value::Int(-1) => Ok(Release::HeldByOther),
-            _ => Err(Failure::puzzling()),
-        });
-        answer.map_err(|failure| failure.error(Operation::Release, Some(name)))
-    }
-
-    async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {
-        if if_fence.is_some() {
-            return Ok(Forced::OtherFence(None)); // no grant of Redis has a fence
-        }
-        let keys = self.room.keys.all(name);
-        // Not repeated: by then a waiter may hold it, who would lose it too.
-        let answer = self.room.nodes.call_unrepeated(&self.room.scripts.force, &keys, &[]).await;
-        let answer = answer.and_then(|value| match &value {
-            Value::Array(parts) => match &parts[..] {
-                [free] if text(free) == Some("free") => Ok(Forced::NotHeld),
-                [broken, value, left] if text(broken) == Some("broken") => {
-                    Ok(Forced::Broken(Some(holder(value, left).ok_or_else(Failure::puzzling)?)))
-                }
-                _ => Err(Failure::puzzling()),
-            },
-            _ => Err(Failure::puzzling()),
-        });
-        answer.map_err(|failure| failure.error(Operation::Force, Some(name)))
-    }
 }
 
 /// A waiter's presence in the room while its claim is under way.
@@ -411,119 +303,6 @@ impl Drop for Presence<'_> {
         if !self.stays {
             self.room.leave(self.claim.owner());
         }
-    }
-}
-
-/// What the scripts answer to a claim.
-pub(crate) enum ClaimAnswer {
-    Granted(Arc<[u32]>),
-    Busy(Busy),
-    Queued(Busy),
-    Refused(Refusal, LockName),
-}
-
-impl ClaimAnswer {
-    pub(crate) fn read(holding: &Holding, answer: Value) -> Result<Self, Failure> {
-        let Value::Array(parts) = &answer else { return Err(Failure::puzzling()) };
-        // Where several are asked for, the last part says which of them it is about, counted from 1.
-        let which = |n: &[Value]| match n {
-            [] => Some((holding.name(), None)),
-            [Value::Int(n)] => {
-                let want = holding.wants().get(usize::try_from(*n).ok()?.checked_sub(1)?)?;
-                Some((&want.name, Some(want.name.clone())))
-            }
-            _ => None,
-        };
-        match &parts[..] {
-            [granted, slots] if text(granted) == Some("granted") => {
-                Ok(Self::Granted(record::slots(text(slots).unwrap_or_default()).collect()))
-            }
-            [unlike, Value::Int(limit), n @ ..] if text(unlike) == Some("unlike") => {
-                let (name, _) = which(n).ok_or_else(Failure::puzzling)?;
-                let limit = u32::try_from(*limit).map_err(|_| Failure::puzzling())?;
-                let refusal = if limit == 0 { Refusal::LockInUse } else { Refusal::SemaphoreInUse { of: limit } };
-                Ok(Self::Refused(refusal, name.clone()))
-            }
-            [what, value, left, Value::Int(waiters), n @ ..] => {
-                let (_, lock) = which(n).ok_or_else(Failure::puzzling)?;
-                let mut holder = holder(value, left).ok_or_else(Failure::foreign)?;
-                if let (Mode::Permits { count, .. }, Mode::Permits { of, .. }) = (holder.mode, holding.wants()[0].mode)
-                {
-                    holder.mode = Mode::Permits { count, of };
-                }
-                let busy = Busy { lock, holder: Some(holder), ahead: u64::try_from(*waiters).ok() };
-                match text(what) {
-                    Some("busy") => Ok(Self::Busy(busy)),
-                    Some("queued") => Ok(Self::Queued(busy)),
-                    _ => Err(Failure::puzzling()),
-                }
-            }
-            _ => Err(Failure::puzzling()),
-        }
-    }
-}
-
-pub(crate) fn holder(value: &Value, left: &Value) -> Option<Holder> {
-    let (Value::BulkString(value), Value::Int(left)) = (value, left) else { return None };
-    let left = Duration::from_millis(u64::try_from(*left).ok()?);
-    Some(LockRecord::parse(value)?.holder(Some(left), None))
-}
-
-/// The answers of one call, one for each lock.
-fn renewals_of(
-    claims: &[(&Claim, &LockName)],
-    answer: Result<Kept, Failure>,
-    counted_from: Sent,
-) -> Vec<Result<Renewal, Error>> {
-    let answers = answer.and_then(|kept| {
-        let answers = Vec::<String>::from_redis_value(kept.value).map_err(|_| Failure::puzzling())?;
-        if answers.len() == claims.len() { Ok((answers, kept.short)) } else { Err(Failure::puzzling()) }
-    });
-    match answers {
-        Ok((answers, short)) => {
-            let answers = claims.iter().zip(answers);
-            answers.map(|((claim, name), answer)| renewal(claim, name, &answer, counted_from, short.as_ref())).collect()
-        }
-        Err(failure) => claims.iter().map(|(_, name)| Err(failure.error(Operation::Renew, Some(name)))).collect(),
-    }
-}
-
-pub(crate) fn renewal(
-    claim: &Claim,
-    name: &LockName,
-    answer: &str,
-    counted_from: Sent,
-    short: Option<&Failure>,
-) -> Result<Renewal, Error> {
-    let renewed = match short {
-        None => Ok(Renewal::Renewed { counted_from, ttl: claim.ttl.get() }),
-        // The replicas may end it earlier: the deadline must not move.
-        Some(short) => Err(short.error(Operation::Renew, Some(name))),
-    };
-    let alone = |want: &Want| want.name == *name && want.mode == Mode::Exclusive;
-    match answer {
-        "renewed" => renewed,
-        "persisted" => {
-            tracing::warn!(
-                lock = %name,
-                "the lock's key had lost its expiry (was PERSIST run on it?); the renewal gave it a new one"
-            );
-            renewed
-        }
-        "deleted" => Ok(Renewal::Lost(LossReason::Deleted)),
-        "taken" => Ok(Renewal::Lost(LossReason::TakenOver)),
-        // Those who hold beside each other are in the way of one that held alone, not of one that was among them.
-        "left out" if claim.holding.wants().iter().any(alone) => Ok(Renewal::Lost(LossReason::TakenOver)),
-        "left out" => Ok(Renewal::Lost(LossReason::Deleted)),
-        "foreign" => Err(Failure::foreign().error(Operation::Renew, Some(name))),
-        _ => Err(Failure::puzzling().error(Operation::Renew, Some(name))),
-    }
-}
-
-pub(crate) fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
     }
 }
 

@@ -23,12 +23,12 @@ use super::{
     opening::{self, Roster},
 };
 use crate::{
+    answer::{holder, text},
     connection::Link,
     failure::Failure,
     record::{self, UNQUEUED},
     room::{Hearing, Room},
     scripts::Script,
-    store::{holder, text},
 };
 
 /// The scripts that only a lock by majority needs.

@@ -63,7 +63,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "replicas: a renewal counts that too few have",
         rule: "T1",
-        file: "crates/redis/src/store.rs",
+        file: "crates/redis/src/answer.rs",
         find: "renewal(claim, name, &answer, counted_from, short.as_ref())",
         replace: "renewal(claim, name, &answer, counted_from, short.as_ref().filter(|_| false))",
         test: redis("sentinel::a_grant_that_too_few_replicas_have_is_undone"),
@@ -123,7 +123,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "newer commands: a record that has changed is left as it is",
         rule: "O2",
-        file: "crates/redis/src/store.rs",
+        file: "crates/redis/src/keeping.rs",
         find: "Ok(_) | Err(_) => {} // somebody waits",
         replace: "Ok(_) | Err(_) => return Ok(Release::AlreadyExpired), // somebody waits",
         test: redis("scriptless::what_newer_commands_do_not_settle_is_left_to_the_script"),

@@ -73,7 +73,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/node.rs",
         find: "Self::Since(probation) => probation.is_over(now, longest),",
         replace: "Self::Since(_) => now.since(now) <= longest,",
-        test: store("redlock::t1_a_server_that_restarted_is_not_counted_for_one_ttl"),
+        test: store("redlock::missing::t1_a_server_that_restarted_is_not_counted_for_one_ttl"),
     },
     Bug {
         name: "redlock: a late give-back undoes a later round",
@@ -97,7 +97,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/keeping.rs",
         find: "\"taken\" | \"deleted\" => Vote::Against,",
         replace: "\"taken\" | \"deleted\" => Vote::For { ttl: ttl.get() },",
-        test: store("redlock::l1_a_record_that_is_gone_from_a_minority_is_no_loss"),
+        test: store("redlock::missing::l1_a_record_that_is_gone_from_a_minority_is_no_loss"),
     },
     Bug {
         name: "redlock: all claims of one moment are sent at once",
@@ -105,7 +105,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/crowd.rs",
         find: "const CLAIMS: usize = 32;",
         replace: "const CLAIMS: usize = 100_000;",
-        test: store("redlock::w2_who_stands_in_line_meets_no_limit"),
+        test: store("redlock::waiting::w2_who_stands_in_line_meets_no_limit"),
     },
     Bug {
         name: "redlock: the closing of the store is bridged like an outage",
@@ -113,7 +113,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/waiting.rs",
         find: "(!passes || now.since(since) >= BRIDGED)",
         replace: "(now.since(since) >= BRIDGED && (passes || !passes))",
-        test: store("redlock::closing_reaches_a_waiter_in_whatever_moment"),
+        test: store("redlock::waiting::closing_reaches_a_waiter_in_whatever_moment"),
     },
     Bug {
         name: "redlock: a record is put back that no quorum has",
@@ -121,7 +121,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/keeping.rs",
         find: "won[*place] && missing(place)",
         replace: "(won[*place] || true) && missing(place)",
-        test: store("redlock::l1_a_record_that_is_gone_from_a_minority_is_no_loss"),
+        test: store("redlock::missing::l1_a_record_that_is_gone_from_a_minority_is_no_loss"),
     },
     Bug {
         name: "redlock: a record is put back in the moment in which it was given back",
@@ -129,7 +129,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/mending.rs",
         find: "is_none_or(|under_way| under_way.given_back)",
         replace: "is_none_or(|under_way| under_way.given_back && false)",
-        test: store("redlock::o2_a_release_in_the_moment_of_a_renewal_leaves_nothing_that_is_put_back"),
+        test: store("redlock::missing::o2_a_release_in_the_moment_of_a_renewal_leaves_nothing_that_is_put_back"),
     },
     Bug {
         name: "redlock: a record that was put back counts at once",
@@ -137,7 +137,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/redis/src/redlock/keeping.rs",
         find: "let vote = lease.vote(word, counts, claim.ttl);",
         replace: "let vote = lease.vote(word, counts || true, claim.ttl);",
-        test: store("redlock::t1_a_record_that_was_put_back_counts_only_when_the_server_may_be_counted"),
+        test: store("redlock::missing::t1_a_record_that_was_put_back_counts_only_when_the_server_may_be_counted"),
     },
     Bug {
         name: "redlock: a renewal counts what a late give-back still takes away",

@@ -174,7 +174,9 @@ pub struct Grant {
     /// not expire.
     pub ttl: Option<Duration>,
     /// The fence, issued by the very step that granted (F2), where the store issues any. A reader carries that of
-    /// the last writer and never advances it; of permits, it is the fence of each slot that the grant has (F3).
+    /// the last writer and never advances it; where fences are numbers of the store's whole history, a reader may carry one
+    /// between the last writer's and the next one's instead, which a resource cannot tell apart. Of permits, it is the
+    /// fence of each slot that the grant has (F3).
     pub fence: Option<Fence>,
     /// The slots of the permits, counted from 0, ascending; empty unless permits were claimed.
     pub slots: Arc<[u32]>,

@@ -41,7 +41,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The facts about this store.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Asks for a grant: all wants or nothing.
+    /// Asks for a grant: all wants or nothing. A store that takes several locks in one step may refuse those which it cannot,
+    /// as [`ErrorKind::Unsupported`]: the client then takes them one after the other.
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>>;
 
     /// Waits until a claim that was [`Claimed::Queued`] is granted.

@@ -47,6 +47,12 @@ impl RangeRequest {
         self
     }
 
+    /// Only keys that are older than the one which this revision created.
+    pub(crate) fn before(mut self, created: i64) -> Self {
+        self.max_create_revision = created - 1;
+        self
+    }
+
     /// At most so many, by their keys.
     pub(crate) fn limited(mut self, limit: i64) -> Self {
         self.limit = limit;
@@ -72,6 +78,12 @@ pub(crate) fn put(key: &[u8], value: &[u8], lease: i64) -> RequestOp {
 pub(crate) fn delete(key: &[u8]) -> RequestOp {
     let delete = DeleteRangeRequest { key: key.to_vec(), ..Default::default() };
     RequestOp { request: Some(Request::RequestDeleteRange(delete)) }
+}
+
+/// Writes a key that hangs on somebody's lease, and leaves it there.
+pub(crate) fn put_again(key: &[u8], value: &[u8]) -> RequestOp {
+    let put = PutRequest { key: key.to_vec(), value: value.to_vec(), ignore_lease: true, ..Default::default() };
+    RequestOp { request: Some(Request::RequestPut(put)) }
 }
 
 /// A transaction inside another.
@@ -106,6 +118,16 @@ pub(crate) fn none_below(prefix: &[u8]) -> Compare {
     Compare { range_end: end_of(prefix), ..created_by(prefix, 0) }
 }
 
+/// That there is no key in the range.
+pub(crate) fn none_in(range: &RangeRequest) -> Compare {
+    Compare { range_end: range.range_end.clone(), ..created_by(&range.key, 0) }
+}
+
+/// That no key that begins with `prefix` was created or written after this revision.
+pub(crate) fn unchanged_below(prefix: &[u8], since: i64) -> Compare {
+    Compare { result: CompareResult::Less.into(), range_end: end_of(prefix), ..changed_by(prefix, since + 1) }
+}
+
 /// The revision of an answer.
 pub(crate) fn revision(header: &Option<ResponseHeader>) -> i64 {
     header.as_ref().map_or(0, |header| header.revision)
@@ -118,6 +140,19 @@ impl TxnResponse {
             Some(Response::ResponseRange(range)) => Some(range),
             _ => None,
         })
+    }
+
+    /// The first key of each read, in order.
+    pub(crate) fn firsts(self) -> impl Iterator<Item = Option<KeyValue>> {
+        self.ranges().map(|read| read.kvs.into_iter().next())
+    }
+
+    /// The first key of the last read.
+    pub(crate) fn last_read(&self) -> Option<&KeyValue> {
+        match self.responses.last()?.response.as_ref()? {
+            Response::ResponseRange(range) => range.kvs.first(),
+            _ => None,
+        }
     }
 
     /// The answer to the transaction inside this one.

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -26,7 +27,7 @@ use tonic::{Status, Streaming};
 use crate::{
     api::{
         EventType, FilterType, KeyValue, RequestUnion, WatchCancelRequest, WatchClient, WatchCreateRequest,
-        WatchRequest, WatchResponse, exactly, revision,
+        WatchRequest, WatchResponse, end_of, exactly, revision,
     },
     failure::{Failure, Sort},
     late::Late,
@@ -46,10 +47,21 @@ const FIRST_WAITER: u64 = 1 << 63;
 /// Who listens.
 #[derive(Clone, Debug)]
 enum Listener {
-    /// Waits for the claim before its own to go.
-    Waiter(Owner, Arc<Notify>),
+    /// Waits for something to happen to the claim before its own, or to all of them.
+    Waiter(Owner, Arc<Notify>, Event),
     /// Holds, by this key.
     Holder(Owner),
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// That the key goes.
+    Deletion,
+    /// That the key goes or is written anew.
+    Change,
+    /// That any of the keys which begin so goes or is written anew.
+    ChangeBelow,
 }
 
 #[derive(Debug)]
@@ -115,23 +127,23 @@ impl Ears {
             holders: HashMap::new(),
             late: late.clone(),
             next_look: None,
-            next_holder: 0,
+            next_holder: 1,
             stream: None,
         };
         tokio::spawn(listening.run(heard));
         Self { commands, late, ids: AtomicU64::new(FIRST_WAITER) }
     }
 
-    /// A waiter listens for the deletion of the claim before its own, from this revision on.
-    pub(crate) fn watch(&self, owner: Owner, key: &[u8], from: i64) -> Watching<'_> {
+    /// A waiter listens for an event from this revision on.
+    pub(crate) fn watch(&self, owner: Owner, key: &[u8], event: Event, from: i64) -> Watching<'_> {
         let (id, bell) = (self.ids.fetch_add(1, Relaxed), Arc::new(Notify::new()));
-        self.tell(Command::Watch { id, key: key.into(), from, listener: Listener::Waiter(owner, bell.clone()) });
+        self.tell(Command::Watch { id, key: key.into(), from, listener: Listener::Waiter(owner, bell.clone(), event) });
         Watching { ears: self, id, bell }
     }
 
     /// A holder since `now` shall hear of whatever happens to its own claim (L4).
-    pub(crate) fn holding(&self, owner: Owner, key: Arc<[u8]>, now: Moment) {
-        self.late.add(owner, now.after(LATE), key);
+    pub(crate) fn holding(&self, owner: Owner, now: Moment) {
+        self.late.add(owner, now.after(LATE));
     }
 
     /// It holds no more, or is giving back.
@@ -154,7 +166,8 @@ struct Listening {
     clock: Arc<dyn Clock>,
     back: mpsc::WeakUnboundedSender<Command>,
     watches: BTreeMap<u64, Watch>,
-    holders: HashMap<Owner, u64>,
+    /// The watches of a holder: one for each of its locks, numbered in a row.
+    holders: HashMap<Owner, Range<u64>>,
     late: Arc<Late>,
     /// When to look among the late ones, while there are any.
     next_look: Option<Moment>,
@@ -183,12 +196,13 @@ struct Stream {
 impl Watch {
     fn create(&self) -> WatchRequest {
         // A holder wants to see writes to its key as well: one without its lease makes the claim permanent.
-        let filters = match self.listener {
-            Listener::Waiter(..) => vec![FilterType::Noput.into()],
-            Listener::Holder(_) => Vec::new(),
+        let (filters, range_end) = match self.listener {
+            Listener::Waiter(_, _, Event::Deletion) => (vec![FilterType::Noput.into()], Vec::new()),
+            Listener::Waiter(_, _, Event::ChangeBelow) => (Vec::new(), end_of(&self.key)),
+            Listener::Waiter(_, _, Event::Change) | Listener::Holder(_) => (Vec::new(), Vec::new()),
         };
-        let create =
-            WatchCreateRequest { key: self.key.to_vec(), start_revision: self.from, filters, ..Default::default() };
+        let key = self.key.to_vec();
+        let create = WatchCreateRequest { key, range_end, start_revision: self.from, filters, ..Default::default() };
         WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
     }
 }
@@ -326,7 +340,7 @@ impl Listening {
             Command::Watch { id, key, from, listener } => self.watch(id, Watch { key, from, listener, number: None }),
             Command::Forget { id } => self.forget(id),
             Command::ForgetHolder { owner } => {
-                if let Some(id) = self.holders.remove(&owner) {
+                for id in self.holders.remove(&owner).into_iter().flatten() {
                     self.forget(id);
                 }
             }
@@ -359,14 +373,17 @@ impl Listening {
         let now = self.clock.now();
         let due = self.late.due(now);
         self.next_look = due.others.then(|| now.after(LATE));
-        for (owner, key) in due.holders {
+        for owner in due.holders {
             let Some(seen) = self.ledger.seen_at(&owner) else { continue };
-            self.next_holder += 1;
-            let id = self.next_holder;
-            if let Some(before) = self.holders.insert(owner, id) {
+            let first = self.next_holder;
+            for key in self.ledger.keys(&owner) {
+                let id = self.next_holder;
+                self.next_holder += 1;
+                self.watch(id, Watch { key, from: seen + 1, listener: Listener::Holder(owner), number: None });
+            }
+            for before in self.holders.insert(owner, first..self.next_holder).into_iter().flatten() {
                 self.forget(before);
             }
-            self.watch(id, Watch { key, from: seen + 1, listener: Listener::Holder(owner), number: None });
         }
     }
 
@@ -401,7 +418,8 @@ impl Listening {
         let Some(watch) = self.watches.get_mut(&id) else { return };
         watch.from = watch.from.max(kv.mod_revision + 1);
         match &watch.listener {
-            Listener::Waiter(owner, bell) if deleted => {
+            // A claim that comes has nothing to say to those before it.
+            Listener::Waiter(owner, bell, event) if deleted || (*event != Event::Deletion && kv.version > 1) => {
                 // From now on it has to come and look.
                 self.ledger.unattended(owner, Some(self.clock.now()));
                 bell.notify_one();
@@ -423,7 +441,7 @@ impl Listening {
         let Some(watch) = self.watches.get_mut(&id) else { return };
         watch.number = None;
         match &watch.listener {
-            Listener::Waiter(_, bell) => bell.notify_one(),
+            Listener::Waiter(_, bell, _) => bell.notify_one(),
             Listener::Holder(_) => self.read_soon(id),
         }
     }
@@ -449,7 +467,7 @@ impl Listening {
 
     fn ring_all(&self) {
         for watch in self.watches.values() {
-            if let Listener::Waiter(_, bell) = &watch.listener {
+            if let Listener::Waiter(_, bell, _) = &watch.listener {
                 bell.notify_one();
             }
         }

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool,
             Ordering::{AcqRel, Release},
@@ -20,31 +20,24 @@ use tokio::sync::Notify;
 /// Those that hold, and are not watched.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
-    holders: Mutex<HashMap<Owner, Holder>>,
+    /// With the moment when its watch is to begin.
+    holders: Mutex<HashMap<Owner, Moment>>,
     /// Whether the task looks here from time to time.
     looked_after: AtomicBool,
     begun: Notify,
 }
 
-#[derive(Debug)]
-struct Holder {
-    /// When its watch is to begin.
-    due: Moment,
-    key: Arc<[u8]>,
-}
-
 /// Whose watch is to begin now.
 #[derive(Debug)]
 pub(crate) struct Due {
-    /// With their keys.
-    pub(crate) holders: Vec<(Owner, Arc<[u8]>)>,
+    pub(crate) holders: Vec<Owner>,
     /// Whether others are left to look after.
     pub(crate) others: bool,
 }
 
 impl Late {
-    pub(crate) fn add(&self, owner: Owner, due: Moment, key: Arc<[u8]>) {
-        self.lock().insert(owner, Holder { due, key });
+    pub(crate) fn add(&self, owner: Owner, due: Moment) {
+        self.lock().insert(owner, due);
         if !self.looked_after.swap(true, AcqRel) {
             self.begun.notify_one();
         }
@@ -63,15 +56,14 @@ impl Late {
     /// Takes out those that are due.
     pub(crate) fn due(&self, now: Moment) -> Due {
         let mut holders = self.lock();
-        let due =
-            holders.extract_if(|_, holder| holder.due <= now).map(|(owner, holder)| (owner, holder.key)).collect();
+        let due = holders.extract_if(|_, due| *due <= now).map(|(owner, _)| owner).collect();
         let others = !holders.is_empty();
         // Under the lock, so that whoever adds one finds out that nobody looks.
         self.looked_after.store(others, Release);
         Due { holders: due, others }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Holder>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Moment>> {
         // Nothing in here can panic half way.
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use fencepost_core::{
 
 use crate::{
     failure::Failure,
-    keys::Keys,
+    keys::{Keys, Kind},
     queue::Place,
     seats::{Seat, Seats},
     session::Session,
@@ -37,17 +37,25 @@ struct Books {
 
 #[derive(Debug)]
 struct Entry {
-    name: LockName,
-    seat: Seat,
-    key: Arc<[u8]>,
+    first: Spot,
+    /// Of several locks in one claim, the others.
+    others: Box<[Spot]>,
     session: Arc<Session>,
     stage: Stage,
     /// Where the claim found its place in the queue, for who waits for its turn.
-    place: Option<Place>,
+    place: Option<Box<Place>>,
     /// A request for it was sent whose outcome was not seen: it may still be carried out.
     unclear: bool,
     /// A removal of it was sent whose outcome was not seen: that, too, may still be carried out.
     unclear_removal: bool,
+}
+
+/// Where a claim lies: its key below one lock.
+#[derive(Debug)]
+struct Spot {
+    name: LockName,
+    seat: Seat,
+    key: Arc<[u8]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +73,8 @@ enum Stage {
 pub(crate) struct Leaving {
     pub(crate) owner: Owner,
     pub(crate) key: Arc<[u8]>,
+    /// Of several locks in one claim, those of the others.
+    pub(crate) others: Box<[Arc<[u8]>]>,
     pub(crate) session: Arc<Session>,
     pub(crate) unclear: bool,
     pub(crate) since: Moment,
@@ -85,7 +95,7 @@ pub(crate) struct Asking<'a> {
     ledger: &'a Ledger,
     owner: Owner,
     before: bool,
-    /// The claim's key.
+    /// The claim's key; of several, the first one's.
     pub(crate) key: Arc<[u8]>,
 }
 
@@ -109,7 +119,18 @@ impl Entry {
             _ => now,
         };
         self.stage = Stage::Leaving { since };
-        Leaving { owner, key: self.key.clone(), session: self.session.clone(), unclear: self.unclear, since }
+        Leaving {
+            owner,
+            key: self.first.key.clone(),
+            others: self.others.iter().map(|spot| spot.key.clone()).collect(),
+            session: self.session.clone(),
+            unclear: self.unclear,
+            since,
+        }
+    }
+
+    fn spots(&self) -> impl Iterator<Item = &Spot> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 }
 
@@ -136,14 +157,17 @@ impl Ledger {
     /// two would overtake each other.
     pub(crate) fn ask(&self, claim: &Claim, session: &Arc<Session>, now: Moment) -> Result<Asking<'_>, Failure> {
         let Books { entries, seats } = &mut *self.lock();
-        let (name, owner) = (claim.name(), claim.owner());
+        let owner = claim.owner();
         let stage = Stage::Wanted { unattended: Some(now) };
         let entry = entries.entry(*owner).or_insert_with(|| {
-            let seat = seats.take(name, owner);
+            let mut spots = claim.holding.wants().iter().map(|want| {
+                let seat = seats.take(&want.name, owner);
+                let key = self.keys.claim(&want.name, Kind::of(want.mode), seat).into();
+                Spot { name: want.name.clone(), seat, key }
+            });
             Entry {
-                name: name.clone(),
-                seat,
-                key: self.keys.claim(name, seat).into(),
+                first: spots.next().expect("a claim has a want"),
+                others: spots.collect(),
                 session: session.clone(),
                 stage,
                 place: None,
@@ -160,7 +184,7 @@ impl Ledger {
         if entry.session.id != session.id {
             entry.session = session.clone();
         }
-        Ok(Asking { ledger: self, owner: *owner, before, key: entry.key.clone() })
+        Ok(Asking { ledger: self, owner: *owner, before, key: entry.first.key.clone() })
     }
 
     /// The claim that this revision created was seen to be the first of its lock: no older one is there, nor will be.
@@ -175,12 +199,12 @@ impl Ledger {
 
     /// It found its place in the queue.
     pub(crate) fn placed(&self, owner: &Owner, place: Place) {
-        self.change(owner, |entry| entry.place = Some(place));
+        self.change(owner, |entry| entry.place = Some(Box::new(place)));
     }
 
     /// The place that it found, on a session that is not lost. Told once: later it may be another.
     pub(crate) fn place(&self, owner: &Owner) -> Option<(Place, Arc<Session>)> {
-        let found = self.change(owner, |entry| entry.place.take().map(|place| (place, entry.session.clone())));
+        let found = self.change(owner, |entry| entry.place.take().map(|place| (*place, entry.session.clone())));
         found.flatten().filter(|(_, session)| !session.is_lost())
     }
 
@@ -232,15 +256,23 @@ impl Ledger {
         }
     }
 
-    /// The key of a claim.
+    /// The key of a claim; of several locks, the first one's.
     pub(crate) fn key(&self, owner: &Owner) -> Option<Arc<[u8]>> {
-        self.lock().entries.get(owner).map(|entry| entry.key.clone())
+        self.lock().entries.get(owner).map(|entry| entry.first.key.clone())
     }
 
-    /// The key of a claim that is held, and the revision that created it.
-    pub(crate) fn held(&self, owner: &Owner) -> Option<(Arc<[u8]>, i64)> {
+    /// All keys of a claim.
+    pub(crate) fn keys(&self, owner: &Owner) -> Vec<Arc<[u8]>> {
+        let books = self.lock();
+        books.entries.get(owner).into_iter().flat_map(Entry::spots).map(|spot| spot.key.clone()).collect()
+    }
+
+    /// The keys of a claim that is held, and the revision that created them.
+    pub(crate) fn held(&self, owner: &Owner) -> Option<(Vec<Arc<[u8]>>, i64)> {
         match self.lock().entries.get(owner)? {
-            Entry { key, stage: Stage::Held { created, .. }, .. } => Some((key.clone(), *created)),
+            entry @ Entry { stage: Stage::Held { created, .. }, .. } => {
+                Some((entry.spots().map(|spot| spot.key.clone()).collect(), *created))
+            }
             _ => None,
         }
     }
@@ -289,7 +321,7 @@ impl Ledger {
         if entry.unclear || entry.unclear_removal {
             seats.give_up();
         } else {
-            seats.give_back(&entry.name, entry.seat);
+            entry.spots().for_each(|spot| seats.give_back(&spot.name, spot.seat));
         }
     }
 

@@ -51,17 +51,21 @@ mod bare;
 mod cells;
 mod config;
 mod ears;
+mod exclusive;
 mod failure;
 mod guard;
 mod keys;
 mod late;
 mod ledger;
 mod link;
+mod permits;
 mod queue;
 mod record;
 mod renewal;
 mod seats;
 mod session;
+mod several;
+mod shared;
 mod store;
 mod survey;
 mod sweep;
@@ -101,11 +105,17 @@ pub fn capabilities() -> Capabilities {
         wakes_by: "watch on the one before",
         order: Order::FirstCome(""),
         tells_deletion: true,
-        shared: false,
-        permits: false,
-        several: false,
+        shared: true,
+        permits: true,
+        several: true,
         cells: true,
     }
+}
+
+/// etcd's own clients know locks for one holder and nothing else.
+fn capabilities_of(recipe: Recipe) -> Capabilities {
+    let all = recipe == Recipe::Fencepost;
+    Capabilities { shared: all, permits: all, several: all, ..capabilities() }
 }
 
 fn open(opening: Opening) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> {

@@ -19,7 +19,10 @@ pub(crate) struct Record {
     #[serde(rename = "v")]
     version: u32,
     #[serde(default)]
-    mode: Mode,
+    pub(crate) mode: Mode,
+    /// The slots of its permits, once it has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) slots: Vec<u32>,
     /// In hexadecimal digits; absent with one of etcd's own clients.
     #[serde(default)]
     owner: Option<String>,
@@ -33,7 +36,27 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn new(owner: &Owner, mode: Mode, claimant: &Claimant, since_unix_ms: u64) -> Self {
         let (owner, claimant) = (Some(owner.to_string()), claimant.clone());
-        Self { version: VERSION, mode, owner, claimant, since_unix_ms: Some(since_unix_ms) }
+        Self { version: VERSION, mode, slots: Vec::new(), owner, claimant, since_unix_ms: Some(since_unix_ms) }
+    }
+
+    pub(crate) fn with_slots(self, slots: &[u32]) -> Self {
+        Self { slots: slots.to_vec(), ..self }
+    }
+
+    /// The same, of a semaphore of so many permits.
+    pub(crate) fn with_limit(self, of: u32) -> Self {
+        match self.mode {
+            Mode::Permits { count, .. } => Self { mode: Mode::Permits { count, of }, ..self },
+            Mode::Exclusive | Mode::Shared => self,
+        }
+    }
+
+    /// How many permits are wanted or held, and of how many.
+    pub(crate) fn permits(&self) -> (u32, u32) {
+        match self.mode {
+            Mode::Permits { count, of } => (count, of),
+            Mode::Exclusive | Mode::Shared => (0, 0),
+        }
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
@@ -51,7 +74,14 @@ impl Record {
                     user: "a client of etcd's own recipe".into(),
                     ..Default::default()
                 };
-                Ok(Self { version: VERSION, mode: Mode::Exclusive, owner: None, claimant, since_unix_ms: None })
+                Ok(Self {
+                    version: VERSION,
+                    mode: Mode::Exclusive,
+                    slots: Vec::new(),
+                    owner: None,
+                    claimant,
+                    since_unix_ms: None,
+                })
             }
             _ => Err(Failure::foreign(&kv.key)),
         }
@@ -67,6 +97,7 @@ impl Record {
             owner: self.owner(),
             claimant: self.claimant,
             mode: self.mode,
+            slots: self.slots.into(),
             fence: fence(kv),
             since_unix_ms: self.since_unix_ms,
             ..Default::default()

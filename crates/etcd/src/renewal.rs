@@ -17,23 +17,39 @@ use crate::{
     failure::{Failure, Sort},
     queue::Queue,
     session::Session,
+    survey,
 };
 
-/// Claims whose keys are read in one transaction; etcd takes up to 128 operations by default, and
-/// the client renews twice as many at once.
-pub(crate) const BATCH: usize = 125;
+/// Keys that are read in one transaction; etcd takes up to 128 operations by default, and the client renews twice as many
+/// claims at once.
+const AT_ONCE: usize = 125;
+
+/// Claims that are renewed together.
+pub(crate) fn batches(mut claims: &[Arc<Claim>]) -> Vec<&[Arc<Claim>]> {
+    let mut batches = Vec::new();
+    while !claims.is_empty() {
+        let keys = claims.iter().scan(0, |keys, claim| {
+            *keys += claim.holding.wants().len();
+            Some(*keys)
+        });
+        let (batch, rest) = claims.split_at(keys.take_while(|keys| *keys <= AT_ONCE).count().max(1));
+        batches.push(batch);
+        claims = rest;
+    }
+    batches
+}
 
 /// One answer for each claim, in order.
 pub(crate) async fn renew(queue: &Queue, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
     let sessions: Vec<_> = claims.iter().map(|claim| queue.ledger.session(claim.owner())).collect();
-    let (keys, kept) = tokio::join!(read(queue, claims), keep_all(queue, &sessions));
-    let keys = match keys {
-        Ok(keys) => keys,
+    let (read, kept) = tokio::join!(read(queue, claims), keep_all(queue, &sessions));
+    let read = match read {
+        Ok(read) => read,
         Err(failure) => return claims.iter().map(|claim| Err(failed(&failure, claim.name()))).collect(),
     };
     let mut answers = Vec::with_capacity(claims.len());
-    for ((claim, session), key) in claims.iter().zip(sessions).zip(keys) {
-        let answer = answer(queue, claim, session, key, &kept).await;
+    for ((claim, session), keys) in claims.iter().zip(sessions).zip(read) {
+        let answer = answer(queue, claim, session, keys, &kept).await;
         answers.push(answer.map_err(|failure| failed(&failure, claim.name())));
     }
     answers
@@ -43,13 +59,13 @@ async fn answer(
     queue: &Queue,
     claim: &Claim,
     session: Option<Arc<Session>>,
-    key: Option<KeyValue>,
+    keys: Option<Vec<KeyValue>>,
     kept: &BTreeMap<i64, Result<(), Failure>>,
 ) -> Result<Renewal, Failure> {
     let Some(session) = session else { return of_another_client(queue, claim).await };
-    let Some(key) = key else { return Ok(Renewal::Lost(queue.who_has_it_now(claim.name()).await?)) };
+    let Some(keys) = keys else { return Ok(Renewal::Lost(queue.who_has_it_now(&claim.holding).await?)) };
     // Somebody wrote to it who is not of this session.
-    if session.id != key.lease {
+    if keys.iter().any(|key| session.id != key.lease) {
         return Ok(Renewal::Lost(LossReason::TakenOver));
     }
     match kept.get(&session.id) {
@@ -66,44 +82,42 @@ async fn answer(
 
 /// A grant of which only the owner value is known here, as a script has it. Its session is kept alive as a whole.
 async fn of_another_client(queue: &Queue, claim: &Claim) -> Result<Renewal, Failure> {
-    let lost = async || queue.who_has_it_now(claim.name()).await.map(Renewal::Lost);
-    let (Some(first), Some(theirs)) =
-        (queue.first(claim.name()).await?, queue.claim_of(claim.name(), claim.owner()).await?)
-    else {
-        return lost().await;
+    let Some(theirs) = survey::held_by(queue, claim.name(), claim.owner()).await? else {
+        return queue.who_has_it_now(&claim.holding).await.map(Renewal::Lost);
     };
-    if first.key != theirs.key {
-        return lost().await;
-    }
     match queue.sessions.keep_alive(theirs.lease).await? {
         Some((counted_from, ttl)) => Ok(Renewal::Renewed { counted_from, ttl }),
         None => Ok(Renewal::Lost(LossReason::SessionExpired)),
     }
 }
 
-/// The keys of the claims as the cluster has them now.
-async fn read(queue: &Queue, claims: &[Arc<Claim>]) -> Result<Vec<Option<KeyValue>>, Failure> {
+/// The keys of each claim as the cluster has them now; `None` where one of them is missing.
+async fn read(queue: &Queue, claims: &[Arc<Claim>]) -> Result<Vec<Option<Vec<KeyValue>>>, Failure> {
     // A claim that nobody here has made, or that was given up, has no key.
     let held: Vec<_> = claims.iter().map(|claim| queue.ledger.held(claim.owner())).collect();
-    let reads = held.iter().flatten().map(|(key, _)| exactly(key).bare().op());
+    let reads = held.iter().flatten().flat_map(|(keys, _)| keys).map(|key| exactly(key).bare().op());
     let txn = TxnRequest { success: reads.collect(), ..Default::default() };
     let answer = queue.link.txn(txn).await?.message;
     let seen = revision(&answer.header);
-    let mut read = answer.ranges().map(|read| read.kvs.into_iter().next());
-    let mut keys = Vec::with_capacity(claims.len());
+    let mut read = answer.firsts();
+    let mut answers = Vec::with_capacity(claims.len());
     for (claim, held) in claims.iter().zip(held) {
-        let key = match held {
-            Some((_, created)) => {
-                read.next().ok_or_else(Failure::puzzling)?.filter(|key| key.create_revision == created)
-            }
-            None => None,
+        let Some((keys, created)) = held else {
+            answers.push(None);
+            continue;
         };
-        if key.is_some() {
+        let mut there = Vec::with_capacity(keys.len());
+        for _ in &keys {
+            let key = read.next().ok_or_else(Failure::puzzling)?;
+            there.extend(key.filter(|key| key.create_revision == created));
+        }
+        let whole = there.len() == keys.len();
+        if whole {
             queue.ledger.seen(claim.owner(), seen);
         }
-        keys.push(key);
+        answers.push(whole.then_some(there));
     }
-    Ok(keys)
+    Ok(answers)
 }
 
 async fn keep_all(queue: &Queue, sessions: &[Option<Arc<Session>>]) -> BTreeMap<i64, Result<(), Failure>> {

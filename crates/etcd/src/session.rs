@@ -310,9 +310,10 @@ impl Sessions {
 
     async fn removed(&self, leaving: &Leaving) -> Result<Answer<bool>, Failure> {
         let session = &leaving.session;
+        let all = || std::iter::once(&leaving.key).chain(&leaving.others).map(|key| delete(key));
         if leaving.unclear && !session.is_lost() {
-            let removal = vec![put(&session.barrier, b"", session.id), delete(&leaving.key)];
-            let removal = TxnRequest { success: removal, ..Default::default() };
+            let raised = put(&session.barrier, b"", session.id);
+            let removal = TxnRequest { success: std::iter::once(raised).chain(all()).collect(), ..Default::default() };
             match self.link.txn(removal).await {
                 Ok(answer) => {
                     session.barrier_is_at(revision(&answer.message.header));
@@ -323,7 +324,12 @@ impl Sessions {
                 Err(failure) => return Err(failure),
             }
         }
-        self.link.delete(&leaving.key).await
+        if leaving.others.is_empty() {
+            return self.link.delete(&leaving.key).await;
+        }
+        let Answer { message, unclear } =
+            self.link.txn(TxnRequest { success: all().collect(), ..Default::default() }).await?;
+        Ok(Answer { message: message.deleted() > 0, unclear })
     }
 }
 

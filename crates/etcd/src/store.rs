@@ -6,27 +6,28 @@ use fencepost_core::{
     backoff::{Backoff, jitter},
     capabilities::Capabilities,
     cells::Cells,
-    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal, Want},
     clock::{self, BootClock, Clock},
-    error::{Applied, Error, ErrorKind, Operation},
+    error::{Error, Operation},
     fence::Fence,
     name::{LockName, Namespace},
     purpose::{Correctness, TypedStore},
+    refusal::Refusal,
     store::{BoxFuture, Guard, LossReporter, Store},
 };
 use futures_util::future::join_all;
 
 use crate::{
-    api::{KeyValue, below},
+    STORE,
+    api::below,
     config::EtcdConfig,
-    ears::Ears,
+    ears::{Ears, Event},
     failure::{Failure, Sort},
     guard::EtcdGuard,
     keys::Keys,
     ledger::Ledger,
     link::Link,
-    queue::{Place, Queue, Standing, Taken},
-    record::{self, Record},
+    queue::{Held, Place, Queue, Standing, Taken, Until},
     renewal,
     session::{Session, Sessions},
     survey,
@@ -42,6 +43,7 @@ const BRIDGED: Duration = Duration::from_secs(5);
 enum Turn {
     Ours(Grant),
     After(Place, Arc<Session>),
+    Nobodys(Refusal),
     /// Look again.
     Unsettled,
 }
@@ -90,7 +92,7 @@ impl EtcdStore {
         let sessions = Sessions::new(link.clone(), keys.clone(), clock.clone(), ledger.clone());
         let ears = Ears::open(link.clone(), ledger.clone(), clock.clone());
         let queue = Queue { link, keys, recipe: config.recipe, ledger, sessions, clock: clock.clone() };
-        Ok(Self { queue, ears, clock, capabilities: crate::capabilities() })
+        Ok(Self { queue, ears, clock, capabilities: crate::capabilities_of(config.recipe) })
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -105,53 +107,64 @@ impl EtcdStore {
         &*self.clock
     }
 
+    async fn take_place(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
+        match (claim.holding.wants(), patience) {
+            ([Want { mode: Mode::Exclusive, .. }], Patience::Once) => self.queue.take_if_free(claim).await,
+            ([Want { mode: Mode::Exclusive, .. }], Patience::Queue) => self.queue.take_place(claim).await,
+            _ => Box::pin(self.queue.take_beside(claim, patience)).await,
+        }
+    }
+
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
-        let name = only_exclusive(&claim.holding)?;
-        let taken = match patience {
-            Patience::Once => self.queue.take_if_free(claim).await,
-            Patience::Queue => self.queue.take_place(claim).await,
-        };
+        if let Some(refusal) = claim.holding.wants().iter().find_map(|want| Refusal::of(want.mode)) {
+            return Err(refused(refusal, claim.name()));
+        }
+        let name = claim.name();
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
-        let Taken { standing, session, busy } = taken.map_err(failed)?;
+        let Taken { standing, session, busy } = self.take_place(claim, patience).await.map_err(failed)?;
         match standing {
-            Standing::First { own, seen } => {
-                self.believe(claim, &own, seen, &session).map(Claimed::Granted).map_err(failed)
-            }
+            Standing::Holds(held) => self.believe(claim, &held, &session).map(Claimed::Granted).map_err(failed),
+            Standing::Refused(refusal) => Err(refused(refusal, name)),
             Standing::Behind(place) => {
                 self.queue.ledger.placed(claim.owner(), place);
                 Ok(Claimed::Queued(busy))
             }
-            // Whoever waits as long as it takes is not sent away: the place went while it was looked for.
-            Standing::Gone if patience == Patience::Queue => Err(failed(Failure::place_lost())),
+            // Whoever waits as long as it takes is not sent away: the place went while it was looked for. Several locks have
+            // no queue in common.
+            Standing::Gone if patience == Patience::Queue && claim.holding.wants().len() == 1 => {
+                Err(failed(Failure::place_lost()))
+            }
             Standing::Gone => Ok(Claimed::Busy(busy)),
         }
     }
 
-    /// The claim was seen to be the first. What it counts from is the session's (T1).
-    fn believe(&self, claim: &Claim, own: &KeyValue, seen: i64, session: &Arc<Session>) -> Result<Grant, Failure> {
+    /// The claim was seen to hold. What it counts from is the session's (T1).
+    fn believe(&self, claim: &Claim, held: &Held, session: &Arc<Session>) -> Result<Grant, Failure> {
+        let own = &held.own;
         let (counted_from, ttl) = session.granted();
         // An old session's claim must not be believed: nobody keeps it alive.
         let until = counted_from.moment().after(ttl);
-        if own.lease != session.id || !self.queue.ledger.hold(claim.owner(), until, own.create_revision, seen) {
+        if own.lease != session.id || !self.queue.ledger.hold(claim.owner(), until, own.create_revision, held.seen) {
             return Err(Failure::session_lost());
         }
-        self.ears.holding(*claim.owner(), own.key.as_slice().into(), self.clock.now());
-        Ok(Grant::new(counted_from, Some(ttl), record::fence(own)))
+        self.ears.holding(*claim.owner(), self.clock.now());
+        Ok(Grant { slots: held.slots.clone(), ..Grant::new(counted_from, Some(ttl), held.fence()) })
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Grant, Error> {
-        let name = only_exclusive(&claim.holding)?;
         let mut closed = self.queue.sessions.closed.subscribe();
         let turn = tokio::select! {
             biased;
             // Wherever it is in its asking: after that, nobody would wake it.
             _ = closed.wait_for(|closed| *closed) => Err(Failure::closed()),
-            turn = self.wait_for_turn(claim, name) => turn,
+            turn = self.wait_for_turn(claim) => turn,
         };
-        turn.map_err(|failure| failure.error(Operation::Wait, Some(name)))
+        turn.map_err(|failure| failure.error(Operation::Wait, Some(claim.name())))?
+            .map_err(|refusal| refused(refusal, claim.name()))
     }
 
-    async fn wait_for_turn(&self, claim: &Claim, name: &LockName) -> Result<Grant, Failure> {
+    /// `Err` inside when the name came into use for something else, or its limit was changed.
+    async fn wait_for_turn(&self, claim: &Claim) -> Result<Result<Grant, Refusal>, Failure> {
         // The claim has found its place already; a watch from there on misses nothing.
         let mut waiting = self.queue.ledger.place(claim.owner());
         let mut pauses = pauses();
@@ -163,11 +176,12 @@ impl EtcdStore {
                 rung = self.called(claim, place, session).await;
             }
             let place = waiting.as_ref().map(|(place, _)| place);
-            match self.look_whose_turn(claim, name, place).await {
-                Ok(Turn::Ours(grant)) => return Ok(grant),
+            match self.look_whose_turn(claim, place).await {
+                Ok(Turn::Ours(grant)) => return Ok(Ok(grant)),
+                Ok(Turn::Nobodys(refusal)) => return Ok(Err(refusal)),
                 Ok(Turn::After(next, session)) => {
                     outage = None;
-                    if rung && place.is_some_and(|place| place.before == next.before) {
+                    if rung && next.until == Until::Gone && place.is_some_and(|place| place.before == next.before) {
                         // For nothing: the watch is in trouble.
                         clock::sleep(&*self.clock, pauses.pause()).await;
                     } else {
@@ -191,33 +205,39 @@ impl EtcdStore {
 
     /// Waits until the claim before this one is gone, or something else is to be looked at; whether a watch told so.
     async fn called(&self, claim: &Claim, place: &Place, session: &Session) -> bool {
-        let before = self.ears.watch(*claim.owner(), &place.before.key, place.seen + 1);
+        let permits = || self.queue.keys.permits(claim.name());
+        let (key, event) = match place.until {
+            Until::Gone => (&place.before.key, Event::Deletion),
+            Until::NoWriter { .. } | Until::Next => (&place.before.key, Event::Change),
+            Until::Room => (&permits(), Event::ChangeBelow),
+        };
+        let before = self.ears.watch(*claim.owner(), key, event, place.seen + 1);
         loop {
             tokio::select! {
                 () = before.rung() => return true,
                 () = session.lost() => return false,
                 () = clock::sleep(&*self.clock, LOOK_AGAIN.mul_f64(0.75 + jitter() / 2.0)) => {}
             }
-            if !matches!(self.queue.is_still_behind(claim.owner(), place).await, Ok(true)) {
+            if !matches!(self.queue.is_still_behind(claim, place).await, Ok(true)) {
                 return false;
             }
         }
     }
 
-    /// Whether it is this claim's turn. It is, when the cluster shows the claim to be there and the first, on a session
+    /// Whether it is this claim's turn. It is, when the cluster shows the claim to be there and to hold, on a session
     /// that lives as of after `since`: all three, in one go (T1).
-    async fn look_whose_turn(&self, claim: &Claim, name: &LockName, place: Option<&Place>) -> Result<Turn, Failure> {
+    async fn look_whose_turn(&self, claim: &Claim, place: Option<&Place>) -> Result<Turn, Failure> {
         let since = self.clock.now();
         let session = self.queue.ledger.session(claim.owner()).filter(|session| !session.is_lost());
         let Some(session) = session else {
             // Its session ended, and its place in the queue with it, or nobody has claimed it yet.
             return self.take_place_anew(claim).await;
         };
-        let look = self.queue.look(name, claim.owner(), place);
+        let look = self.queue.look(claim, place);
         let standing = match place {
             None => match look.await? {
                 // Nobody called: so it was its turn from the beginning, and the keep-alive is still to come.
-                first @ Standing::First { .. } => self.queue.sessions.kept(&session, since).await.map(|()| first),
+                holds @ Standing::Holds(_) => self.queue.sessions.kept(&session, since).await.map(|()| holds),
                 other => Ok(other),
             },
             Some(_) => {
@@ -226,7 +246,11 @@ impl EtcdStore {
             }
         };
         match standing {
-            Ok(Standing::First { own, seen }) => self.believe(claim, &own, seen, &session).map(Turn::Ours),
+            Ok(Standing::Holds(held)) => self.believe(claim, &held, &session).map(Turn::Ours),
+            Ok(Standing::Refused(refusal)) => {
+                self.queue.leave(claim).await?;
+                Ok(Turn::Nobodys(refusal))
+            }
             Ok(Standing::Behind(next)) => Ok(Turn::After(next, session)),
             // Deleted by somebody: a new place, at the end.
             Ok(Standing::Gone) => self.take_place_anew(claim).await,
@@ -236,25 +260,22 @@ impl EtcdStore {
     }
 
     async fn take_place_anew(&self, claim: &Claim) -> Result<Turn, Failure> {
-        match self.queue.take_place(claim).await? {
-            Taken { standing: Standing::First { own, seen }, session, .. } => {
-                self.believe(claim, &own, seen, &session).map(Turn::Ours)
-            }
-            Taken { standing: Standing::Behind(next), session, .. } => Ok(Turn::After(next, session)),
-            Taken { standing: Standing::Gone, .. } => Ok(Turn::Unsettled),
+        let Taken { standing, session, .. } = self.take_place(claim, Patience::Queue).await?;
+        match standing {
+            Standing::Holds(held) => self.believe(claim, &held, &session).map(Turn::Ours),
+            Standing::Behind(next) => Ok(Turn::After(next, session)),
+            Standing::Refused(refusal) => Ok(Turn::Nobodys(refusal)),
+            Standing::Gone => Ok(Turn::Unsettled),
         }
     }
 
     async fn give_back(&self, holding: &Holding) -> Result<Release, Error> {
-        let name = only_exclusive(holding)?;
+        let name = holding.name();
         let failed = |failure: Failure| failure.error(Operation::Release, Some(name));
         self.ears.not_holding(holding.owner);
         let removed = match self.queue.ledger.leave(&holding.owner, self.clock.now()) {
             Some(leaving) => self.queue.sessions.delete(&leaving).await.map_err(failed)?,
-            None => match self.queue.claim_of(name, &holding.owner).await.map_err(failed)? {
-                Some(claim) => self.queue.remove(&claim).await.map_err(failed)?,
-                None => false,
-            },
+            None => survey::remove_all_of(&self.queue, holding).await.map_err(failed)?,
         };
         self.queue.ledger.forget(&holding.owner);
         if removed {
@@ -263,22 +284,6 @@ impl EtcdStore {
         let first = self.queue.first(name).await.map_err(failed)?;
         Ok(if first.is_some() { Release::HeldByOther } else { Release::AlreadyExpired })
     }
-
-    async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Error> {
-        let failed = |failure: Failure| failure.error(Operation::Force, Some(name));
-        loop {
-            let Some(first) = self.queue.first(name).await.map_err(failed)? else { return Ok(Forced::NotHeld) };
-            let fence = record::fence(&first);
-            if if_fence.is_some() && if_fence != fence {
-                return Ok(Forced::OtherFence(fence));
-            }
-            let holder = Record::read(&first, self.queue.recipe).map_err(failed)?.holder(&first);
-            // On condition of what was read: the next holder must not lose it.
-            if self.queue.remove(&first).await.map_err(failed)? {
-                return Ok(Forced::Broken(Some(holder)));
-            }
-        }
-    }
 }
 
 /// Between looks that came to nothing.
@@ -286,15 +291,8 @@ fn pauses() -> Backoff {
     Backoff::new(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-fn only_exclusive(holding: &Holding) -> Result<&LockName, Error> {
-    match holding.wants() {
-        [want] if want.mode == Mode::Exclusive => Ok(&want.name),
-        _ => {
-            let said = "etcd gives one exclusive lock per claim, neither shared ones nor permits nor several at once";
-            let failure = Failure::new(ErrorKind::Unsupported, Applied::No, said);
-            Err(failure.error(Operation::Claim, Some(holding.name())))
-        }
-    }
+fn refused(refusal: Refusal, name: &LockName) -> Error {
+    refusal.error(name).in_store(STORE)
 }
 
 impl Store for EtcdStore {
@@ -312,8 +310,12 @@ impl Store for EtcdStore {
 
     fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
         Box::pin(async move {
-            let batches = claims.chunks(renewal::BATCH).map(|batch| renewal::renew(&self.queue, batch));
-            join_all(batches).await.into_iter().flatten().collect()
+            let batches = renewal::batches(claims);
+            join_all(batches.into_iter().map(|batch| renewal::renew(&self.queue, batch)))
+                .await
+                .into_iter()
+                .flatten()
+                .collect()
         })
     }
 
@@ -329,7 +331,29 @@ impl Store for EtcdStore {
     }
 
     fn force<'a>(&'a self, name: &'a LockName, if_fence: Option<Fence>) -> BoxFuture<'a, Result<Forced, Error>> {
-        Box::pin(self.break_lock(name, if_fence))
+        Box::pin(async move {
+            let forced = survey::force(&self.queue, name, if_fence).await;
+            forced.map_err(|failure| failure.error(Operation::Force, Some(name)))
+        })
+    }
+
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        Box::pin(async move {
+            let downgraded = self.queue.downgrade(claim).await;
+            downgraded.map_err(|failure| failure.error(Operation::Renew, Some(claim.name())))
+        })
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        Box::pin(async move {
+            if of == 0 {
+                return Err(refused(Refusal::NoPermits, name));
+            }
+            let resized = self.queue.resize(name, of).await;
+            resized
+                .map_err(|failure| failure.error(Operation::Update, Some(name)))?
+                .map_err(|refusal| refused(refusal, name))
+        })
     }
 
     fn cells(&self) -> Option<&dyn Cells> {
@@ -341,8 +365,8 @@ impl Store for EtcdStore {
     }
 
     fn guard(&self, holding: &Holding) -> Option<Guard> {
-        let (key, create_revision) = self.queue.ledger.held(&holding.owner)?;
-        Some(Box::new(EtcdGuard { key: key.to_vec(), create_revision }))
+        let (keys, create_revision) = self.queue.ledger.held(&holding.owner)?;
+        Some(Box::new(EtcdGuard { key: keys.first()?.to_vec(), create_revision }))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

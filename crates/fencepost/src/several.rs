@@ -62,14 +62,17 @@ impl<P: Purpose> SeveralRequest<P> {
             let one_step = obtain(self.client.clone(), self.terms.clone(), |owner| {
                 Holding::several(wants, owner).expect("names that were checked")
             });
-            match one_step.await? {
-                Attempt::Acquired(lease) => {
+            match one_step.await {
+                Ok(Attempt::Acquired(lease)) => {
                     several.leases.push(lease);
                     return Ok(Attempt::Acquired(several));
                 }
-                Attempt::Busy(busy) if names.len() == 1 || rest() == Wait::Once => return Ok(Attempt::Busy(busy)),
+                Ok(Attempt::Busy(busy)) if names.len() == 1 || rest() == Wait::Once => return Ok(Attempt::Busy(busy)),
                 // A store without a queue for several at once.
-                Attempt::Busy(_) => {}
+                Ok(Attempt::Busy(_)) => {}
+                // These are more than the store takes in one step.
+                Err(error) if error.kind() == ErrorKind::Unsupported && names.len() > 1 => {}
+                Err(error) => return Err(error),
             }
         }
         for name in names {

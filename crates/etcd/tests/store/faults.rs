@@ -275,6 +275,27 @@ async fn a_claim_that_is_carried_out_late_has_no_effect() {
     }
 }
 
+/// A claim that the network holds up arrives when it was given back long ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn c1_a_claim_that_the_network_holds_up_has_no_effect() {
+    let cluster = EtcdCluster::start(1);
+    let network = Network::before(cluster.address(0)).await.unwrap();
+    let store = open(&format!("etcd://{}?timeout=400ms&connect_timeout=400ms", network.address)).await.unwrap();
+    take(&store, "warm-up", TTL).await;
+    let late = ms(2500);
+    network.set(Weather::SlowRequests(late));
+    let (once, queued) = (claim("x", TTL), claim("y", TTL));
+    let (a, b) = tokio::join!(store.claim(&once, Patience::Once), store.claim(&queued, Patience::Queue));
+    assert_eq!([a.unwrap_err().applied(), b.unwrap_err().applied()], [Applied::Unknown; 2]);
+    network.set(Weather::Fair);
+    for claim in [&once, &queued] {
+        within(SOON, "it is given back", async { while store.release(&claim.holding).await.is_err() {} }).await;
+    }
+    sleep(&BootClock, late + ms(1000)).await;
+    let left = client(&cluster).await.inspect(None).await.unwrap();
+    assert_eq!(left.len(), 1, "the late claims have come back: {left:?}");
+}
+
 /// A removal that the network holds up arrives when its claim is long gone, and the lock is held again by the same client.
 #[tokio::test(flavor = "multi_thread")]
 async fn c1_a_removal_that_is_carried_out_late_takes_no_later_claim() {

@@ -2,6 +2,7 @@
 //! etcd's own.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails, in its helpers too
 
+mod beside;
 mod faults;
 mod guarded;
 mod holding;
@@ -9,6 +10,7 @@ mod opening;
 mod queue;
 mod recipe;
 mod tls;
+mod unclear;
 
 use std::{sync::Arc, time::Duration};
 

@@ -13,7 +13,7 @@ use crate::{
     failure::Failure,
     servers::Servers,
     session::Session,
-    wire::{Code, Created, Lifetime, Request},
+    wire::{Children, Code, Created, Lifetime, Request},
 };
 
 /// A session of its own, over the same kind of connection as the store's.
@@ -55,16 +55,22 @@ impl BareZooKeeper {
         }
     }
 
-    /// Makes an ephemeral sequential node, as a claim does, and answers its whole path.
+    /// Makes an ephemeral sequential node below `container` and lists what is there, in one go, as a claim does. Answers the
+    /// node's whole path.
     ///
     /// # Errors
     /// What the servers refused, or that they did not answer.
     ///
     /// # Cancel safety
     /// The node may be made; it goes with the session.
-    pub async fn create(&self, path: &str, data: &[u8]) -> Result<String, Error> {
-        let create = Request::create(&self.path(path), data, self.access, Lifetime::EphemeralSequential);
-        self.session.ask::<Created>(create).await.map(|created| created.path).map_err(claimed)
+    pub async fn create(&self, container: &str, name: &str, data: &[u8]) -> Result<String, Error> {
+        let container = self.path(container);
+        let node = format!("{container}/{name}");
+        let create = Request::create(&node, data, self.access, Lifetime::EphemeralSequential);
+        let both = self.session.ask_both::<Created, Children>(create, Request::children(&container, false)).await;
+        let (created, listed) = both.map_err(claimed)?;
+        listed.map_err(claimed)?;
+        created.map(|created| created.path).map_err(claimed)
     }
 
     /// Removes the node that [`create`](BareZooKeeper::create) answered.

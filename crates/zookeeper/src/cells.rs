@@ -27,7 +27,7 @@ use crate::{
     failure::Failure,
     session::{Session, Watcher},
     store::{ZooKeeperStore, on_another_connection},
-    wire::{Code, Done, Node, Request, Stat, Step},
+    wire::{Code, Done, Lifetime, Node, Request, Stat, Step},
 };
 
 /// How often a change looks again after somebody else was quicker: what it finds then is a conflict, or the parents vanished.
@@ -112,7 +112,7 @@ impl ZooKeeperStore {
     /// Now, on the leader's clock, in milliseconds since 1970.
     async fn leaders_time(&self, session: &Session) -> Result<i64, Failure> {
         let parent = self.layout.cells();
-        match session.ask(Request::transaction(&[Step::Write { path: &parent, data: &[] }])).await? {
+        match session.ask(Request::transaction(&[Step::Write { path: &parent, data: &[], version: None }])).await? {
             Done::All(Some(written)) => Ok(written.modified_unix_ms),
             Done::All(None) => Err(Failure::puzzling()),
             Done::None(code) => Err(Failure::refused(code)),
@@ -150,12 +150,12 @@ impl ZooKeeperStore {
             let old_mark = found.as_ref().map(|found| format!("{path}/{}", found.by));
             let mut steps: Vec<_> = match &old_mark {
                 Some(mark) => vec![Step::Delete { path: mark }],
-                None => vec![Step::Create { path: &path, access: self.access }],
+                None => vec![self.lasting(&path)],
             };
             match &written {
                 Some(data) => {
-                    steps.push(Step::Create { path: &mark, access: self.access });
-                    steps.push(Step::Write { path: &path, data });
+                    steps.push(self.lasting(&mark));
+                    steps.push(Step::Write { path: &path, data, version: None });
                 }
                 None if found.is_some() => steps.push(Step::Delete { path: &path }),
                 None => return Ok(Changed::Done(removed(change))), // nothing was to be there, and nothing is
@@ -172,6 +172,11 @@ impl ZooKeeperStore {
             }
         }
         Err(Failure::refused(Code::NO_NODE))
+    }
+
+    /// The making of a node without data that lives until it is deleted.
+    fn lasting<'a>(&self, path: &'a str) -> Step<'a> {
+        Step::Create { path, data: &[], access: self.access, lifetime: Lifetime::Persistent }
     }
 
     async fn until_changed(&self, key: &LockName, seen: Option<Version>) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use fencepost_core::{
     error::{Applied, Error, ErrorKind, Operation},
     name::LockName,
+    refusal::Refusal,
 };
 
 use crate::{STORE, wire::Code};
@@ -18,11 +19,13 @@ pub(crate) struct Failure {
     pub(crate) code: Option<Code>,
     /// Whether the connection or its session was lost with the request on its way: it can be sent on another one.
     pub(crate) broken: bool,
+    /// What the name is in use for, where that is what is wrong.
+    refusal: Option<Refusal>,
 }
 
 impl Failure {
     fn new(kind: ErrorKind, applied: Applied, message: impl Into<String>) -> Self {
-        Self { kind, applied, message: message.into(), advice: None, code: None, broken: false }
+        Self { kind, applied, message: message.into(), advice: None, code: None, broken: false, refusal: None }
     }
 
     fn advise(mut self, advice: &'static str) -> Self {
@@ -73,6 +76,17 @@ impl Failure {
     pub(crate) fn foreign(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::ForeignValue, Applied::No, what)
             .advise("look at it with `zkCli.sh`, and delete it or use another namespace")
+    }
+
+    /// The name is in use for something else.
+    pub(crate) fn mismatch(refusal: Refusal) -> Self {
+        Self { refusal: Some(refusal), ..Self::new(ErrorKind::Mismatch, Applied::No, "the name is in use otherwise") }
+    }
+
+    /// What a later version of this program wrote could mean anything.
+    pub(crate) fn later_version(what: &str) -> Self {
+        Self::new(ErrorKind::ForeignValue, Applied::No, format!("{what} is of a kind that this version does not know"))
+            .advise("a later version of Fencepost uses this lock: use that version here as well")
     }
 
     /// The grant stands, and only the process that has its session can keep it alive.
@@ -144,6 +158,9 @@ impl Failure {
 
     /// As an error of one operation on one lock.
     pub(crate) fn error(&self, operation: Operation, name: Option<&LockName>) -> Error {
+        if let (Some(refusal), Some(name)) = (self.refusal, name) {
+            return refusal.error(name).in_store(STORE);
+        }
         let mut error = Error::new(self.kind, operation, &self.message).in_store(STORE);
         if self.applied == Applied::No {
             error = error.not_applied();

@@ -1,12 +1,16 @@
 //! Where a lock lies and how its nodes are named (C3).
 //!
 //! `CHROOT/NAMESPACE/NAME` is a container; each claim is an ephemeral sequential node in it. The node's name begins with
-//! the claim's owner value, so that a node whose creation was never answered can be found again.
+//! the claim's owner value, so that a node whose creation was never answered can be found again, and says how the lock is
+//! wanted: a listing alone shows who stands in whose way.
+//!
+//! `CHROOT/NAMESPACE/NAME/slots` is a container with an ephemeral node for each permit that is held, called by its number.
 //!
 //! `CHROOT/NAMESPACE/%cells/NAME` is a cell, with one node below it that is called after the change that wrote it. No lock
 //! can be called so: what begins with a percent sign is two hexadecimal digits in capitals, or no name.
 
 use fencepost_core::{
+    claim::Mode,
     name::{LockName, Namespace},
     owner::{OWNER_BYTES, Owner},
 };
@@ -43,6 +47,8 @@ pub(crate) struct Contender {
     pub(crate) number: i64,
     /// Whose it is; `None` for a node that another program made.
     pub(crate) owner: Option<Owner>,
+    /// How the lock is wanted; `None` where only a later version of this program knows.
+    pub(crate) mode: Option<Mode>,
 }
 
 impl Layout {
@@ -88,10 +94,20 @@ impl Layout {
         (encoded(name.as_str()) == child).then_some(name)
     }
 
+    /// Whose nodes look like ours.
+    pub(crate) fn recipe(&self) -> Recipe {
+        self.recipe
+    }
+
     /// What a claim's node is to be called; the server appends ten digits.
-    pub(crate) fn node(&self, owner: &Owner) -> String {
+    pub(crate) fn node(&self, owner: &Owner, mode: Mode) -> String {
         match self.recipe {
-            Recipe::Fencepost => format!("{owner}{EXCLUSIVE}"),
+            Recipe::Fencepost => match mode {
+                Mode::Exclusive => format!("{owner}-{EXCLUSIVE}-"),
+                Mode::Shared => format!("{owner}-{SHARED}-"),
+                Mode::Permits { count, of } => format!("{owner}-{PERMITS}{count}{OF}{of}-"),
+            },
+            // Of that recipe, which has no other modes.
             Recipe::Curator => {
                 let hex = owner.to_string();
                 let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32], &hex[32..]];
@@ -102,23 +118,43 @@ impl Layout {
 
     /// The claim behind a child of a lock; `None` for what is none.
     pub(crate) fn contender(&self, name: String) -> Option<Contender> {
-        let (owner, number) = match self.recipe {
+        let (owner, mode, number) = match self.recipe {
             Recipe::Fencepost => {
-                let (owner, number) = (name.get(..2 * OWNER_BYTES)?, name.get(2 * OWNER_BYTES..)?);
-                (Some(owner.parse().ok()?), appended(number.strip_prefix(EXCLUSIVE)?)?)
+                let (owner, rest) = (name.get(..2 * OWNER_BYTES)?, name.get(2 * OWNER_BYTES..)?);
+                let (wanted, number) = rest.strip_prefix('-')?.split_once('-')?;
+                (Some(owner.parse().ok()?), mode(wanted), appended(number)?)
             }
-            Recipe::Curator => (curator_owner(&name), trailing(&name)?),
+            Recipe::Curator => (curator_owner(&name), Some(Mode::Exclusive), trailing(&name)?),
         };
-        Some(Contender { name, number, owner })
+        Some(Contender { name, number, owner, mode })
     }
+}
+
+/// Where the permits of a lock's container lie that are held.
+pub(crate) fn slots(lock: &str) -> String {
+    format!("{lock}/slots")
 }
 
 const CELLS: &str = "%cells";
 
-/// Between owner value and number. Shared claims and permits will have letters of their own there.
-const EXCLUSIVE: &str = "-x-";
+/// Between owner value and number: how the lock is wanted. Permits are as in `p2of5`.
+const EXCLUSIVE: &str = "x";
+const SHARED: &str = "r";
+const PERMITS: &str = "p";
+const OF: &str = "of";
 const CURATOR: &str = "_c_";
 const CURATOR_LOCK: &str = "-lock-";
+
+fn mode(wanted: &str) -> Option<Mode> {
+    match wanted {
+        EXCLUSIVE => Some(Mode::Exclusive),
+        SHARED => Some(Mode::Shared),
+        permits => {
+            let (count, of) = permits.strip_prefix(PERMITS)?.split_once(OF)?;
+            Some(Mode::Permits { count: count.parse().ok()?, of: of.parse().ok()? })
+        }
+    }
+}
 
 /// Ten digits; once the server's counter has run over, ten characters or more of which the first is a sign.
 fn appended(number: &str) -> Option<i64> {
@@ -168,22 +204,37 @@ mod tests {
         Layout::new("/apps", &Namespace::new("shop").unwrap(), recipe)
     }
 
+    const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits { count: 2, of: 1_000 }];
+
     #[test]
     fn a_node_is_found_by_its_owner_value() {
-        for recipe in [Recipe::Fencepost, Recipe::Curator] {
+        for (recipe, modes) in [(Recipe::Fencepost, &MODES[..]), (Recipe::Curator, &MODES[..1])] {
             let owner = Owner::random().unwrap();
-            for number in ["0000000007", "2147483647", "-2147483648", "-000000001"] {
-                let contender = layout(recipe).contender(format!("{}{number}", layout(recipe).node(&owner)));
+            for (number, mode) in ["0000000007", "2147483647", "-2147483648", "-000000001"]
+                .iter()
+                .flat_map(|number| modes.iter().map(move |mode| (number, *mode)))
+            {
+                let contender = layout(recipe).contender(format!("{}{number}", layout(recipe).node(&owner, mode)));
                 let contender = contender.expect("a claim's node");
                 assert_eq!((contender.owner, contender.number), (Some(owner), number.parse().unwrap()), "{recipe:?}");
+                assert_eq!(contender.mode, Some(mode));
             }
+        }
+    }
+
+    /// A later version's kind of claim is known to be a claim: passing it over could let two in.
+    #[test]
+    fn a_claim_of_a_kind_that_is_not_known_is_one() {
+        for kind in ["y", "", "p2", "p2of", "pxof3", "x2"] {
+            let contender = layout(Recipe::Fencepost).contender(format!("{}-{kind}-0000000001", "a".repeat(40)));
+            assert_eq!(contender.expect("a claim's node").mode, None, "{kind}");
         }
     }
 
     #[test]
     fn what_is_no_claim_is_passed_over() {
         let ours = layout(Recipe::Fencepost);
-        for stray in ["", "config", "lock-0000000001", &"é".repeat(20), &format!("{}-y-0000000001", "a".repeat(40))] {
+        for stray in ["", "config", "lock-0000000001", &"é".repeat(20), &format!("{}-x0000000001", "a".repeat(40))] {
             assert_eq!(ours.contender(stray.to_owned()), None, "{stray}");
         }
         let curator = layout(Recipe::Curator);

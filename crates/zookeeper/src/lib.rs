@@ -41,8 +41,11 @@ mod failure;
 mod guard;
 mod heartbeat;
 mod layout;
+mod notes;
+mod permits;
 mod places;
 mod queue;
+mod reading;
 mod record;
 mod renewal;
 mod sentry;
@@ -92,8 +95,8 @@ pub fn capabilities() -> Capabilities {
         wakes_by: "watch on the one before",
         order: Order::FirstCome("except past a waiter whose session ended"),
         tells_deletion: true,
-        shared: false,
-        permits: false,
+        shared: true,
+        permits: true,
         several: false,
         cells: true,
     }

@@ -6,13 +6,14 @@ use std::{
 };
 
 use fencepost_core::{
+    claim::Mode,
     clock::{Clock, Moment, Sent},
     fence::Fence,
     owner::Owner,
 };
 use tokio::sync::Notify;
 
-use crate::session::Session;
+use crate::{queue::Leaving, session::Session};
 
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -41,10 +42,14 @@ pub(crate) struct Place {
     pub(crate) session: Arc<Session>,
     /// The container of the lock's nodes.
     pub(crate) lock: Arc<str>,
+    /// How the lock is wanted.
+    pub(crate) mode: Mode,
     /// The node, once its creation was answered.
     pub(crate) node: Option<Node>,
-    /// The node before ours, where the claim has found it.
+    /// The node that the claim waits for, where it has found that out.
     pub(crate) before: Option<Arc<str>>,
+    /// What was granted, once it was.
+    pub(crate) given: Option<Given>,
     pub(crate) standing: Standing,
 }
 
@@ -52,7 +57,23 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: Arc<str>,
+    /// The transaction that made it.
+    pub(crate) created: Fence,
+    /// Whether there was anything in the data of the lock's container by then: readers use the lock, perhaps.
+    pub(crate) noted: bool,
+}
+
+/// What a grant gives beyond the time.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
     pub(crate) fence: Fence,
+    pub(crate) slots: Arc<[u32]>,
+}
+
+impl Given {
+    pub(crate) fn of(fence: Fence) -> Self {
+        Self { fence, slots: Arc::default() }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +94,12 @@ impl Place {
     /// The whole path of the node.
     pub(crate) fn path(&self) -> Option<String> {
         self.node.as_ref().map(|node| format!("{}/{}", self.lock, node.name))
+    }
+
+    /// What it leaves the queue as.
+    pub(crate) fn as_leaving(&self) -> Option<Leaving<'_>> {
+        let node = &self.node.as_ref()?.name;
+        Some(Leaving { node, slots: self.given.as_ref().map(|given| &*given.slots) })
     }
 }
 
@@ -111,9 +138,16 @@ impl Places {
     }
 
     /// Takes down that a claim is under way, before anything is sent, and attends to it.
-    pub(crate) fn enter(self: &Arc<Self>, owner: Owner, session: &Arc<Session>, lock: &str) -> Attendance {
-        let standing = Standing::Coming { alone_since: None };
-        let place = Place { session: session.clone(), lock: lock.into(), node: None, before: None, standing };
+    pub(crate) fn enter(self: &Arc<Self>, owner: Owner, session: &Arc<Session>, lock: &str, mode: Mode) -> Attendance {
+        let place = Place {
+            session: session.clone(),
+            lock: lock.into(),
+            mode,
+            node: None,
+            before: None,
+            given: None,
+            standing: Standing::Coming { alone_since: None },
+        };
         self.lock().insert(owner, place);
         Attendance { places: self.clone(), owner }
     }
@@ -134,7 +168,7 @@ impl Places {
         }
     }
 
-    /// This node stands right before the claim's.
+    /// This node is what the claim waits for.
     pub(crate) fn set_before(&self, owner: &Owner, node: &str) {
         if let Some(place) = self.lock().places.get_mut(owner) {
             place.before = Some(node.into());
@@ -155,21 +189,23 @@ impl Places {
         self.lock().queues.get(lock).is_some_and(|known| known.first.as_deref() == Some(node))
     }
 
-    /// The lock is ours from now on. `None` when the place is gone meanwhile.
-    pub(crate) fn hold(&self, owner: &Owner, told: Sent) -> Option<Fence> {
+    /// The lock is ours from now on. What a repeated claim was given stays what it was. `None` when the place is gone
+    /// meanwhile.
+    pub(crate) fn hold(&self, owner: &Owner, told: Sent, given: Given) -> Option<Given> {
         let since = self.clock.now();
         let Books { places, queues } = &mut *self.lock();
         let place = places.get_mut(owner)?;
-        let Node { name, fence } = place.node.as_ref()?;
-        if let Some(known) = queues.get_mut(&place.lock) {
+        let name = &place.node.as_ref()?.name;
+        // Others may hold beside readers and permits, and stand before them.
+        if let (Mode::Exclusive, Some(known)) = (place.mode, queues.get_mut(&place.lock)) {
             known.first = Some(name.clone());
         }
-        let fence = *fence;
+        let given = place.given.get_or_insert(given).clone();
         if matches!(place.standing, Standing::Coming { .. }) {
             place.standing = Standing::Held { since, told, watched_on: None };
             self.changed.notify_one();
         }
-        Some(fence)
+        Some(given)
     }
 
     /// The holder is told that his lease counts from `proven`.

@@ -1,4 +1,4 @@
-//! What a claim's node holds, for people and listings. Nothing is decided by it.
+//! What a claim's node holds: who it is, for people, and what its grant has become since it was made.
 
 use std::time::Duration;
 
@@ -12,6 +12,12 @@ pub(crate) struct Record {
     v: u32,
     /// The session's timeout as it was granted, in milliseconds.
     ttl_ms: u64,
+    /// Whether a writer lets readers in beside it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) shared: bool,
+    /// The permits that it holds; none while it waits.
+    #[serde(default, skip_serializing_if = "<[u32]>::is_empty")]
+    pub(crate) slots: Box<[u32]>,
     #[serde(flatten)]
     pub(crate) claimant: Claimant,
 }
@@ -20,7 +26,23 @@ const VERSION: u32 = 1;
 
 impl Record {
     pub(crate) fn new(claimant: &Claimant, ttl: Duration) -> Self {
-        Self { v: VERSION, ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX), claimant: claimant.clone() }
+        Self {
+            v: VERSION,
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            shared: false,
+            slots: Box::default(),
+            claimant: claimant.clone(),
+        }
+    }
+
+    /// The same of a writer that became a reader.
+    pub(crate) fn shared(self) -> Self {
+        Self { shared: true, ..self }
+    }
+
+    /// The same of a claim that was granted these permits.
+    pub(crate) fn with_slots(self, slots: &[u32]) -> Self {
+        Self { slots: slots.into(), ..self }
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -35,6 +57,8 @@ impl Record {
             Self {
                 v: 0,
                 ttl_ms: 0,
+                shared: false,
+                slots: Box::default(),
                 claimant: Claimant { host: text, user: "another program".to_owned(), ..Claimant::default() },
             }
         })

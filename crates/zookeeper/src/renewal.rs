@@ -3,13 +3,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use fencepost_core::{
-    claim::{Claim, LossReason, Renewal},
+    claim::{Claim, LossReason, Mode, Renewal},
     clock,
     error::{Error, Operation},
 };
 use futures_util::future::join_all;
 
-use crate::{failure::Failure, places::Standing, queue::Queue, session::Session, store::ZooKeeperStore, wire::Request};
+use crate::{
+    failure::Failure, places::Standing, queue::Queue, session::Session, store::ZooKeeperStore, taking::mode,
+    wire::Request,
+};
 
 impl ZooKeeperStore {
     /// Nothing is written: a session keeps all its nodes alive. The answer is what its heartbeats prove, after every
@@ -80,16 +83,18 @@ impl ZooKeeperStore {
         }
     }
 
-    async fn why_lost(&self, claim: &Claim) -> Result<LossReason, Failure> {
+    pub(crate) async fn why_lost(&self, claim: &Claim) -> Result<LossReason, Failure> {
         if self.places.get(claim.owner()).is_some_and(|place| place.session.is_over()) {
             return Ok(LossReason::SessionExpired);
         }
         let session = self.any_session().await?;
         let queue = Queue::read(&self.layout, &session, &self.layout.lock(claim.name())).await?;
-        match queue.contenders().first() {
-            Some(first) if first.owner.as_ref() == Some(claim.owner()) => Err(Failure::another_session()),
-            Some(_) => Ok(LossReason::TakenOver),
-            None => Ok(LossReason::Deleted),
+        let ours = queue.contenders().iter().position(|contender| contender.owner.as_ref() == Some(claim.owner()));
+        match (ours, queue.contenders().first(), mode(&claim.holding)) {
+            (Some(0), ..) | (Some(_), _, Mode::Shared | Mode::Permits { .. }) => Err(Failure::another_session()),
+            (_, None, _) => Ok(LossReason::Deleted),
+            (_, Some(first), Mode::Shared) if first.mode == Some(Mode::Shared) => Ok(LossReason::Deleted),
+            _ => Ok(LossReason::TakenOver),
         }
     }
 }

@@ -144,7 +144,7 @@ struct Tasks {
 
 /// Removes what nobody stands behind. What cannot be removed now is tried again for as long as its session lives.
 async fn leave(layout: Layout, places: Arc<Places>, owner: Owner, place: Place) {
-    let left = queue::leave(&layout, &place.session, &place.lock, &owner, place.path()).await;
+    let left = queue::leave(&layout, &place.session, &place.lock, (&owner, place.mode), place.as_leaving()).await;
     if let Err(failure) = left
         && !place.session.is_over()
     {

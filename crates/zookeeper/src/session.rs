@@ -17,7 +17,7 @@ use crate::{
     heartbeat::Heartbeat,
     servers::{Servers, Wanted},
     session::keeper::Keeper,
-    wire::{Answer, Change, Code, Node, Reader, Request, Stat},
+    wire::{Answer, Change, Children, Code, Node, Reader, Request, Stat},
 };
 
 /// Requests that wait to be sent before their senders stand in line.
@@ -181,6 +181,12 @@ impl Session {
             Err(failure) if failure.is(Code::NO_NODE) => Ok(None),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Lists a node's children and has the next coming or going there told to `watcher`. Nothing is told of a node that is not
+    /// there.
+    pub(crate) async fn watch_children(&self, path: &str, watcher: Watcher) -> Result<Children, Failure> {
+        self.ask_so(Request::children(path, true), Some((path.to_owned(), watcher)), false).await
     }
 
     /// Ends the session in the ensemble, and every node of it.

@@ -19,6 +19,7 @@ use fencepost_core::{
     limits::Ttl,
     name::{LockName, Namespace},
     purpose::{Correctness, TypedStore},
+    refusal::Refusal,
     store::{BoxFuture, Guard, LossReporter, Store},
 };
 
@@ -26,13 +27,14 @@ use crate::{
     config::{Access, ZooKeeperConfig},
     failure::Failure,
     guard::ZooKeeperGuard,
-    layout::Layout,
+    layout::{Layout, Recipe},
     places::{Place, Places, Standing},
     queue::{self, Left},
     sentry::Sentry,
     servers::Servers,
     session::Session,
     sessions::{OnEnd, Sessions},
+    taking::mode,
     wire::{Code, Request, Stat},
 };
 
@@ -94,6 +96,8 @@ impl ZooKeeperStore {
                 sentry.session_ended(id, &end);
             }
         });
+        // Curator's mutex knows neither readers nor permits.
+        let own = layout.recipe() == Recipe::Fencepost;
         let store = Self {
             layout,
             access: config.access,
@@ -102,7 +106,7 @@ impl ZooKeeperStore {
             sentry,
             on_end,
             clock,
-            capabilities: crate::capabilities(),
+            capabilities: Capabilities { shared: own, permits: own, ..crate::capabilities() },
             particulars: Mutex::default(),
         };
         store.greet().await.map_err(|failure| failure.error(Operation::Open, None))?;
@@ -147,8 +151,8 @@ impl ZooKeeperStore {
             Some(place) if !place.session.is_over() => place.session.clone(),
             _ => self.any_session().await?,
         };
-        let known = place.and_then(Place::path);
-        let left = queue::leave(&self.layout, &session, &lock, &holding.owner, known).await?;
+        let (owner, known) = ((&holding.owner, mode(holding)), place.and_then(Place::as_leaving));
+        let left = queue::leave(&self.layout, &session, &lock, owner, known).await?;
         Ok(match left {
             Left { was_there: true, .. } => Release::Released,
             // While its session lives, only the try whose answer was lost can have removed it.
@@ -192,14 +196,16 @@ where
     }
 }
 
-fn only_exclusive(holding: &Holding) -> Result<(), Error> {
-    match holding.wants() {
-        [want] if want.mode == Mode::Exclusive => Ok(()),
-        _ => Err(Error::new(ErrorKind::Unsupported, Operation::Claim, "this store holds single locks, exclusively")
-            .not_applied()
-            .on_lock(holding.name())
-            .in_store(crate::STORE)),
-    }
+fn supported(layout: &Layout, holding: &Holding) -> Result<(), Error> {
+    let why = match (holding.wants(), layout.recipe()) {
+        ([_], Recipe::Fencepost) => None,
+        ([want], Recipe::Curator) if want.mode == Mode::Exclusive => None,
+        ([_], Recipe::Curator) => Some("`recipe=curator` is that of a mutex: it has neither readers nor permits"),
+        // Whether a place is the first one shows only when it is made, so no transaction can take several only if free.
+        _ => Some("locks in ZooKeeper are taken one after the other"),
+    };
+    let refused = |why| Error::new(ErrorKind::Unsupported, Operation::Claim, why).not_applied().in_store(crate::STORE);
+    why.map(|why| refused(why).on_lock(holding.name())).map_or(Ok(()), Err)
 }
 
 impl Store for ZooKeeperStore {
@@ -209,7 +215,10 @@ impl Store for ZooKeeperStore {
 
     fn claim<'a>(&'a self, claim: &'a Claim, patience: Patience) -> BoxFuture<'a, Result<Claimed, Error>> {
         Box::pin(async move {
-            only_exclusive(&claim.holding)?;
+            supported(&self.layout, &claim.holding)?;
+            if let Some(refusal) = Refusal::of(mode(&claim.holding)) {
+                return Err(refusal.error(claim.name()).in_store(crate::STORE));
+            }
             let answer = on_another_connection(|| self.take(claim, patience)).await;
             answer.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))
         })
@@ -250,6 +259,21 @@ impl Store for ZooKeeperStore {
             // Never repeated: it could break the next holder's lock as well.
             let forced = self.break_lock(name, if_fence).await;
             forced.map_err(|failure| failure.error(Operation::Force, Some(name)))
+        })
+    }
+
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Renewal, Error>> {
+        Box::pin(async move {
+            supported(&self.layout, &claim.holding.shared())?;
+            let shared = on_another_connection(|| self.become_reader(claim)).await;
+            shared.map_err(|failure| failure.error(Operation::Renew, Some(claim.name())))
+        })
+    }
+
+    fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
+        Box::pin(async move {
+            let changed = self.change_limit(&self.layout.lock(name), of).await;
+            changed.map_err(|failure| failure.error(Operation::Claim, Some(name)))
         })
     }
 

@@ -5,10 +5,14 @@ use fencepost_core::{
     fence::Fence,
     name::LockName,
 };
+use futures_util::future::try_join_all;
 
 use crate::{
     failure::Failure,
-    queue::{Queue, remove},
+    layout::Contender,
+    notes::{self, Container},
+    permits,
+    queue::{Leaving, Queue, remove},
     record::Record,
     session::Session,
     store::ZooKeeperStore,
@@ -21,7 +25,7 @@ impl ZooKeeperStore {
         session.ask::<()>(Request::sync(self.layout.chroot())).await?;
         let mut names = match only {
             Some(name) => vec![name.clone()],
-            None => match session.ask::<Children>(Request::children(&self.layout.namespace)).await {
+            None => match session.ask::<Children>(Request::children(&self.layout.namespace, false)).await {
                 Ok(children) => children.names.iter().filter_map(|child| self.layout.name(child)).collect(),
                 Err(failure) if failure.is(Code::NO_NODE) => Vec::new(),
                 Err(failure) => return Err(failure),
@@ -30,7 +34,7 @@ impl ZooKeeperStore {
         names.sort();
         let mut states = Vec::new();
         for name in names {
-            let state = self.state_of(&session, name).await?;
+            let (state, _) = self.state_of(&session, name).await?;
             if !state.holders.is_empty() {
                 states.push(state);
             }
@@ -38,58 +42,97 @@ impl ZooKeeperStore {
         Ok(states)
     }
 
-    async fn state_of(&self, session: &Session, name: LockName) -> Result<LockState, Failure> {
+    /// What is shown of a lock, and its holders' nodes.
+    async fn state_of(&self, session: &Session, name: LockName) -> Result<(LockState, Vec<Contender>), Failure> {
         let lock = self.layout.lock(&name);
         let queue = Queue::read(&self.layout, session, &lock).await?;
         let asked = queue.contenders().iter().map(|c| Request::get(&format!("{lock}/{}", c.name), false)).collect();
-        let mut state = LockState { name, holders: Vec::new(), waiters: Vec::new() };
+        let mut nodes = Vec::new();
         for (contender, node) in queue.contenders().iter().zip(session.ask_all::<wire::Node>(asked).await) {
             match node {
-                Ok(node) if state.holders.is_empty() => state.holders.push(self.holder(&contender.name, &node)),
-                Ok(node) => state.waiters.push(Waiter {
-                    claimant: Record::read(&node.data).claimant,
-                    since_unix_ms: u64::try_from(node.stat.created_unix_ms).ok(),
-                    mode: Mode::Exclusive,
-                }),
+                Ok(node) => nodes.push((contender, node)),
                 Err(failure) if failure.is(Code::NO_NODE) => {} // gone meanwhile
                 Err(failure) => return Err(failure),
             }
         }
-        Ok(state)
+        let container = match nodes.first() {
+            Some((first, _)) if first.mode == Some(Mode::Shared) => Some(Container::read(session, &lock).await?),
+            _ => None,
+        };
+        let mut state = LockState { name, holders: Vec::new(), waiters: Vec::new() };
+        let (mut holders, mut waited) = (Vec::new(), false);
+        for (contender, node) in &nodes {
+            waited |= !holds(contender, node, &state.holders);
+            if waited {
+                state.waiters.push(Waiter {
+                    claimant: Record::read(&node.data).claimant,
+                    since_unix_ms: u64::try_from(node.stat.created_unix_ms).ok(),
+                    mode: contender.mode.unwrap_or_default(),
+                });
+            } else {
+                let before = state.holders.first().and_then(|first| first.fence);
+                let carried = before.or_else(|| container.as_ref()?.fence().ok());
+                state.holders.push(self.holder(contender, node, carried));
+                holders.push((*contender).clone());
+            }
+        }
+        Ok((state, holders))
     }
 
-    pub(crate) fn holder(&self, name: &str, node: &wire::Node) -> Holder {
+    /// A holder as its node shows it. A reader has the fence that it `carried`.
+    pub(crate) fn holder(&self, contender: &Contender, node: &wire::Node, carried: Option<Fence>) -> Holder {
         let record = Record::read(&node.data);
+        let (mode, fence) = match contender.mode.unwrap_or_default() {
+            Mode::Exclusive if record.shared => (Mode::Shared, notes::fence(node.stat.created).ok()),
+            Mode::Exclusive => (Mode::Exclusive, notes::fence(node.stat.created).ok()),
+            Mode::Shared => (Mode::Shared, carried),
+            permits @ Mode::Permits { .. } => (permits, notes::fence(node.stat.modified).ok()),
+        };
         Holder {
-            owner: self.layout.contender(name.to_owned()).and_then(|contender| contender.owner),
-            fence: u64::try_from(node.stat.created).ok().and_then(Fence::new),
+            owner: contender.owner,
+            fence,
             since_unix_ms: u64::try_from(node.stat.created_unix_ms).ok(),
             expires_in: record.ttl(),
-            mode: Mode::Exclusive,
-            slots: Box::default(),
+            mode,
+            slots: record.slots,
             claimant: record.claimant,
         }
     }
 
+    /// Removes whoever holds, and nobody who waits.
     pub(crate) async fn break_lock(&self, name: &LockName, if_fence: Option<Fence>) -> Result<Forced, Failure> {
         let session = self.any_session().await?;
         let lock = self.layout.lock(name);
         session.ask::<()>(Request::sync(self.layout.chroot())).await?;
         loop {
-            let queue = Queue::read(&self.layout, &session, &lock).await?;
-            let Some(first) = queue.contenders().first() else { return Ok(Forced::NotHeld) };
-            let path = format!("{lock}/{}", first.name);
-            let holder = match session.ask::<wire::Node>(Request::get(&path, false)).await {
-                Ok(node) => self.holder(&first.name, &node),
-                Err(failure) if failure.is(Code::NO_NODE) => continue,
-                Err(failure) => return Err(failure),
-            };
-            if if_fence.is_some() && holder.fence != if_fence {
-                return Ok(Forced::OtherFence(holder.fence));
+            let (state, nodes) = self.state_of(&session, name.clone()).await?;
+            let Some(first) = state.holders.first() else { return Ok(Forced::NotHeld) };
+            if if_fence.is_some() && first.fence != if_fence {
+                return Ok(Forced::OtherFence(first.fence));
             }
-            if remove(&session, &path).await? {
-                return Ok(Forced::Broken(Some(holder)));
+            let removals = state.holders.iter().zip(&nodes).map(|(holder, node)| evict(&session, &lock, holder, node));
+            if try_join_all(removals).await?.contains(&true) {
+                return Ok(Forced::Broken(state.holders.into_iter().next()));
             }
         }
+    }
+}
+
+/// Whether a holder was there to be removed.
+async fn evict(session: &Session, lock: &str, holder: &Holder, node: &Contender) -> Result<bool, Failure> {
+    match (holder.mode, &node.owner) {
+        (Mode::Permits { .. }, Some(owner)) => {
+            permits::give_back(session, lock, Leaving { node: &node.name, slots: Some(&holder.slots) }, owner).await
+        }
+        _ => remove(session, &format!("{lock}/{}", node.name)).await,
+    }
+}
+
+/// Whether this one holds beside all those before it.
+fn holds(contender: &Contender, node: &wire::Node, before: &[Holder]) -> bool {
+    match contender.mode.unwrap_or_default() {
+        Mode::Exclusive => before.is_empty(),
+        Mode::Shared => before.iter().all(|holder| holder.mode == Mode::Shared),
+        Mode::Permits { .. } => !Record::read(&node.data).slots.is_empty(),
     }
 }

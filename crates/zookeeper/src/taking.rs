@@ -6,14 +6,15 @@ use std::{
 };
 
 use fencepost_core::{
-    claim::{Busy, Claim, Claimant, Claimed, Grant, Patience},
-    fence::Fence,
+    claim::{Busy, Claim, Claimant, Claimed, Grant, Holding, Mode, Patience},
+    refusal::Refusal,
 };
 
 use crate::{
     failure::Failure,
-    places::{Node, Place},
-    queue::{Queue, remove},
+    notes::{self, Container},
+    places::{Given, Node},
+    queue::{self, Leaving, Queue, remove},
     record::Record,
     session::Session,
     store::{Particulars, ZooKeeperStore},
@@ -23,9 +24,24 @@ use crate::{
 /// How often a claim is begun anew because the container vanished meanwhile: the servers remove empty ones.
 const CONTAINERS_VANISH: usize = 5;
 
+/// A claim's node, the queue in which it stands, and what else was read of the lock in the same go.
+struct Arrival {
+    node: Node,
+    queue: Queue,
+    /// Read for readers only.
+    container: Option<Container>,
+}
+
+/// Whether it is a claim's turn.
+enum Turn {
+    Come(Given),
+    /// This one of the queue is waited for.
+    Behind(usize),
+}
+
 impl ZooKeeperStore {
     pub(crate) async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Failure> {
-        let session = self.session(claim.ttl).await?;
+        let (session, mode) = (self.session(claim.ttl).await?, mode(&claim.holding));
         let lock = self.layout.lock(claim.name());
         if let Some((place, attendance)) = self.places.attend(claim.owner())
             && let Some(node) = place.node
@@ -33,37 +49,62 @@ impl ZooKeeperStore {
         {
             let queue = Queue::read(&self.layout, &session, &lock).await?;
             if queue.position(&node.name).is_some() {
-                let answer = self.answer(claim, &session, &lock, queue, &node, patience).await;
+                let given = match (place.given, place.mode) {
+                    (None, Mode::Permits { .. }) => self.given_before(&session, &lock, &node).await?,
+                    (given, _) => given,
+                };
+                let answer = match given {
+                    Some(given) => self.grant(claim, &session, given).map(Claimed::Granted),
+                    None => {
+                        let arrival = Arrival { node, queue, container: None };
+                        self.answer(claim, &session, &lock, arrival, patience).await
+                    }
+                };
                 drop(attendance);
                 return answer;
             }
             self.places.remove(claim.owner());
         }
-        let attendance = self.places.enter(*claim.owner(), &session, &lock);
-        let (node, queue) = self.make_node(claim, &session, &lock).await?;
-        self.places.set_node(claim.owner(), node.clone());
-        let answer = self.answer(claim, &session, &lock, queue, &node, patience).await;
+        let attendance = self.places.enter(*claim.owner(), &session, &lock, mode);
+        let arrival = self.arrive(claim, &session, &lock, mode).await?;
+        self.places.set_node(claim.owner(), arrival.node.clone());
+        let answer = self.answer(claim, &session, &lock, arrival, patience).await;
         drop(attendance);
         answer
     }
 
     /// Makes the claim's node and reads the queue behind it, in one go. The container is made where it is missing.
-    async fn make_node(&self, claim: &Claim, session: &Session, lock: &str) -> Result<(Node, Queue), Failure> {
-        let name = format!("{lock}/{}", self.layout.node(claim.owner()));
+    async fn arrive(&self, claim: &Claim, session: &Session, lock: &str, mode: Mode) -> Result<Arrival, Failure> {
+        let name = format!("{lock}/{}", self.layout.node(claim.owner(), mode));
         let data = self.particulars(&claim.claimant, session.timeout);
         for _ in 0..CONTAINERS_VANISH {
             let create = Request::create(&name, &data, self.access, Lifetime::EphemeralSequential);
-            let (created, children) = session.ask_both::<Created, Children>(create, Request::children(lock)).await?;
-            match created {
-                Ok(created) => {
-                    let queue = match children {
-                        Ok(children) => Queue::of(&self.layout, session, lock, children).await?,
-                        Err(_) => Queue::read(&self.layout, session, lock).await?,
-                    };
-                    return self.only_one(claim, session, lock, created, queue).await;
+            let both = session.ask_both::<Created, Children>(create, Request::children(lock, false));
+            let (both, container) = match mode {
+                Mode::Shared => {
+                    let (both, container) = tokio::join!(both, session.ask::<wire::Node>(Request::get(lock, false)));
+                    (both, Some(container))
                 }
-                Err(failure) if failure.is(Code::NO_NODE) => self.make_containers(session, lock).await?,
+                Mode::Exclusive | Mode::Permits { .. } => (both.await, None),
+            };
+            let (created, children) = both?;
+            let created = match created {
+                Ok(created) => created,
+                Err(failure) if failure.is(Code::NO_NODE) => {
+                    self.make_containers(session, lock).await?;
+                    continue;
+                }
                 Err(failure) => return Err(failure),
+            };
+            let queue = match children {
+                Ok(children) => Queue::of(&self.layout, session, lock, children).await?,
+                Err(_) => Queue::read(&self.layout, session, lock).await?,
+            };
+            let (node, queue) = self.only_one(claim, session, lock, created, queue).await?;
+            let container = container.transpose()?.map(|container| Container::of(&container)).transpose()?;
+            match container {
+                Some(container) if !container.notes.readers => self.mark(session, lock, &node, &container.stat).await?,
+                container => return Ok(Arrival { node, queue, container }),
             }
         }
         Err(Failure::refused(Code::NO_NODE))
@@ -115,8 +156,8 @@ impl ZooKeeperStore {
             remove(session, &format!("{lock}/{doomed}")).await?;
             queue.forget(&doomed);
         }
-        let fence = u64::try_from(ours.1.created).ok().and_then(Fence::new).ok_or_else(Failure::puzzling)?;
-        Ok((Node { name: ours.0.into(), fence }, queue))
+        let (name, created, noted) = (ours.0.into(), notes::fence(ours.1.created)?, queue.is_noted());
+        Ok((Node { name, created, noted }, queue))
     }
 
     /// What a claim with this node is answered.
@@ -125,15 +166,20 @@ impl ZooKeeperStore {
         claim: &Claim,
         session: &Session,
         lock: &str,
-        mut queue: Queue,
-        node: &Node,
+        arrival: Arrival,
         patience: Patience,
     ) -> Result<Claimed, Failure> {
+        let Arrival { node, mut queue, container } = arrival;
         loop {
-            let ahead = match queue.position(&node.name) {
-                Some(0) => return self.grant(claim, session).map(Claimed::Granted),
-                Some(ahead) => ahead,
-                None => return Err(self.place_lost(claim)),
+            let Some(position) = queue.position(&node.name) else { return Err(self.place_lost(claim)) };
+            let limit = self.limit(session, lock, &queue).await?;
+            if let Err(failure) = fits(mode(&claim.holding), &queue, position, limit) {
+                self.leave(claim, session, lock, &node).await?;
+                return Err(failure);
+            }
+            let behind = match self.turn_of(claim, session, lock, &node, (&queue, position, limit), &container).await? {
+                Turn::Come(given) => return self.grant(claim, session, given).map(Claimed::Granted),
+                Turn::Behind(behind) => behind,
             };
             let first = &queue.contenders()[0].name;
             let holder = match session.ask::<wire::Node>(Request::get(&format!("{lock}/{first}"), false)).await {
@@ -144,28 +190,65 @@ impl ZooKeeperStore {
                 }
                 Err(failure) => return Err(failure),
             };
+            if behind == 0 && lets_in(mode(&claim.holding), &holder) {
+                let seen = notes::fence(holder.stat.created)?;
+                let fence = self.readers_fence(session, lock, &node, container, Some(seen)).await?;
+                return self.grant(claim, session, Given::of(fence)).map(Claimed::Granted);
+            }
             let queued = patience == Patience::Queue && holder.stat.is_ephemeral();
             if queued {
                 self.places.is_first(lock, first);
-                self.places.set_before(claim.owner(), &queue.contenders()[ahead - 1].name);
-            }
-            if !queued && let Some(place) = self.places.leaving(claim.owner()) {
-                self.leave(&place).await?;
-                self.places.remove(claim.owner());
+                self.places.set_before(claim.owner(), &queue.contenders()[behind].name);
+            } else {
+                self.leave(claim, session, lock, &node).await?;
             }
             if !holder.stat.is_ephemeral() {
                 return Err(outlives_everybody(first));
             }
-            let busy = Busy { holder: Some(self.holder(first, &holder)), ahead: Some(ahead as u64), ..Busy::default() };
+            let ahead = queue.waiting_before(position, limit) as u64;
+            let holder = self.holder(&queue.contenders()[0], &holder, None);
+            let busy = Busy { holder: Some(holder), ahead: Some(ahead), ..Busy::default() };
             return Ok(if queued { Claimed::Queued(busy) } else { Claimed::Busy(busy) });
         }
     }
 
-    /// The node is the first of the queue. The grant counts from what is proven of its session (T1).
-    pub(crate) fn grant(&self, claim: &Claim, session: &Session) -> Result<Grant, Failure> {
+    /// Whether the one at this position of the queue may have the lock; what it has of it, then.
+    async fn turn_of(
+        &self,
+        claim: &Claim,
+        session: &Session,
+        lock: &str,
+        node: &Node,
+        (queue, position, limit): (&Queue, usize, Option<u32>),
+        container: &Option<Container>,
+    ) -> Result<Turn, Failure> {
+        let mode = mode(&claim.holding);
+        if let Some(behind) = queue.in_the_way(position, mode, limit) {
+            return Ok(Turn::Behind(behind));
+        }
+        Ok(match mode {
+            Mode::Exclusive => Turn::Come(self.writer(session, lock, node).await?),
+            Mode::Shared => {
+                let fence = self.readers_fence(session, lock, node, container.clone(), None).await?;
+                Turn::Come(Given::of(fence))
+            }
+            Mode::Permits { of, .. } => {
+                let limit = (limit.unwrap_or(of), queue.version());
+                match self.take_permits(claim, session, lock, node, limit).await? {
+                    Some(given) => Turn::Come(given),
+                    None => Turn::Behind(position.saturating_sub(1)),
+                }
+            }
+        })
+    }
+
+    /// It is the turn of the claim. The grant counts from what is proven of its session (T1).
+    pub(crate) fn grant(&self, claim: &Claim, session: &Session, given: Given) -> Result<Grant, Failure> {
         let state = session.state();
-        match self.places.hold(claim.owner(), state.proven) {
-            Some(fence) if state.over.is_none() => Ok(Grant::new(state.proven, Some(session.timeout), Some(fence))),
+        match self.places.hold(claim.owner(), state.proven, given) {
+            Some(Given { fence, slots }) if state.over.is_none() => {
+                Ok(Grant { slots, ..Grant::new(state.proven, Some(session.timeout), Some(fence)) })
+            }
             _ => Err(self.place_lost(claim)),
         }
     }
@@ -176,11 +259,13 @@ impl ZooKeeperStore {
         Failure::unreachable("the place in the queue is gone")
     }
 
-    async fn leave(&self, place: &Place) -> Result<(), Failure> {
-        match place.path() {
-            Some(path) => remove(&place.session, &path).await.map(drop),
-            None => Ok(()),
+    async fn leave(&self, claim: &Claim, session: &Session, lock: &str, node: &Node) -> Result<(), Failure> {
+        if let Some(place) = self.places.leaving(claim.owner()) {
+            let known = Leaving { node: &node.name, slots: Some(&[]) };
+            queue::leave(&self.layout, session, lock, (claim.owner(), place.mode), Some(known)).await?;
+            self.places.remove(claim.owner());
         }
+        Ok(())
     }
 
     fn particulars(&self, claimant: &Arc<Claimant>, timeout: Duration) -> Arc<[u8]> {
@@ -194,6 +279,31 @@ impl ZooKeeperStore {
             }
         }
     }
+}
+
+/// How the one lock of a claim is wanted.
+pub(crate) fn mode(holding: &Holding) -> Mode {
+    holding.wants().first().map(|want| want.mode).unwrap_or_default()
+}
+
+/// Whether a claim can be granted at all as the name is in use: as what its first user takes it for.
+fn fits(mode: Mode, queue: &Queue, position: usize, limit: Option<u32>) -> Result<(), Failure> {
+    let ahead = &queue.contenders()[..position];
+    if let Some(unknown) = ahead.iter().find(|contender| contender.mode.is_none()) {
+        return Err(Failure::later_version(&format!("the node {}", unknown.name)));
+    }
+    match (mode, limit) {
+        _ if ahead.is_empty() => Ok(()),
+        (Mode::Permits { .. }, None) => Err(Failure::mismatch(Refusal::LockInUse)),
+        (Mode::Permits { of, .. }, Some(limit)) if of == limit => Ok(()),
+        (_, Some(of)) => Err(Failure::mismatch(Refusal::SemaphoreInUse { of })),
+        (_, None) => Ok(()),
+    }
+}
+
+/// Whether this writer, the first in the queue, has become a reader that lets others in beside it.
+pub(crate) fn lets_in(mode: Mode, first: &wire::Node) -> bool {
+    mode == Mode::Shared && Record::read(&first.data).shared
 }
 
 pub(crate) fn outlives_everybody(name: &str) -> Failure {

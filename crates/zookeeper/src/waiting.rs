@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use fencepost_core::{
-    claim::{Claim, Grant},
+    claim::{Claim, Grant, Mode},
     clock,
     error::ErrorKind,
+    fence::Fence,
 };
 use tokio::sync::oneshot;
 
 use crate::{
     failure::Failure,
-    places::Node,
+    notes::{self, Container},
+    places::{Given, Node, Place},
     queue::Queue,
-    session::{Session, Watcher},
+    session::Watcher,
     store::ZooKeeperStore,
-    taking::outlives_everybody,
+    taking::{lets_in, outlives_everybody},
     wire::{Change, Code, Request, Stat},
 };
 
@@ -27,54 +29,85 @@ enum Ahead {
     LostPlace,
 }
 
+/// A claim that waits.
+struct Waiting<'a> {
+    place: &'a Place,
+    node: &'a Node,
+    /// Whom it waits for, where that is known.
+    before: Option<Arc<str>>,
+    /// Of whom it waited for last.
+    seen: Option<Fence>,
+}
+
 impl ZooKeeperStore {
     pub(crate) async fn wait_for_turn(&self, claim: &Claim) -> Result<Grant, Failure> {
         let Some((place, _attendance)) = self.places.attend(claim.owner()) else { return Err(self.place_lost(claim)) };
         let Some(node) = &place.node else { return Err(self.place_lost(claim)) };
-        let session = &place.session;
-        let mut before = place.before.clone();
+        let mut waiting = Waiting { place: &place, node, before: place.before.clone(), seen: None };
+        let mut again = place.given.is_some();
         loop {
-            match self.look_ahead(session, &place.lock, node, before.take()).await {
-                Ok(Ahead::Nobody) => return self.grant(claim, session),
-                Ok(Ahead::Changed) => {}
-                Ok(Ahead::LostPlace) => return Err(self.place_lost(claim)),
+            let turn = match place.mode {
+                Mode::Exclusive | Mode::Shared => self.wait_for_one(claim, &mut waiting).await,
+                Mode::Permits { .. } => self.wait_for_permits(claim, &place, node, again).await.map(Some),
+            };
+            again = true;
+            match turn {
+                Ok(Some(grant)) => return Ok(grant),
+                Ok(None) => {}
+                Err(failure) if failure.is(Code::NO_NODE) => return Err(self.place_lost(claim)),
                 Err(failure) if failure.kind != ErrorKind::Unavailable => return Err(failure),
-                Err(_) if session.is_over() => return Err(self.place_lost(claim)),
+                Err(_) if place.session.is_over() || self.places.get(claim.owner()).is_none() => {
+                    return Err(self.place_lost(claim));
+                }
                 // Bridged: the session goes on by itself, or ends.
-                Err(_) => clock::sleep(&*self.clock, session.timeout / 50).await,
+                Err(_) => clock::sleep(&*self.clock, place.session.timeout / 50).await,
             }
         }
     }
 
-    /// Looks who is ahead, unless the claim has found out already, and waits until the one right before us changes.
-    /// Everybody else may come and go unnoticed, so one release wakes one waiter (W2).
-    async fn look_ahead(
-        &self,
-        session: &Session,
-        lock: &str,
-        node: &Node,
-        before: Option<Arc<str>>,
-    ) -> Result<Ahead, Failure> {
-        let before = match before {
+    /// Waits until whoever stands in the way goes. `None` when the queue is to be looked at again.
+    async fn wait_for_one(&self, claim: &Claim, waiting: &mut Waiting<'_>) -> Result<Option<Grant>, Failure> {
+        let Place { session, lock, mode, .. } = waiting.place;
+        let ahead = self.look_ahead(waiting).await?;
+        let given = match (ahead, mode) {
+            (Ahead::Changed, _) => return Ok(None),
+            (Ahead::LostPlace, _) => return Err(self.place_lost(claim)),
+            (Ahead::Nobody, Mode::Exclusive) => self.writer(session, lock, waiting.node).await?,
+            (Ahead::Nobody, _) => {
+                let container = Container::read(session, lock).await?;
+                Given::of(self.readers_fence(session, lock, waiting.node, Some(container), waiting.seen).await?)
+            }
+        };
+        self.grant(claim, session, given).map(Some)
+    }
+
+    /// Looks who is in the way, unless the claim has found out already, and waits until that one changes. Everybody else may
+    /// come and go unnoticed, so one release wakes those who can be granted then (W2).
+    async fn look_ahead(&self, waiting: &mut Waiting<'_>) -> Result<Ahead, Failure> {
+        let Place { session, lock, mode, .. } = waiting.place;
+        let before = match waiting.before.take() {
             Some(before) => before,
             None => {
                 let queue = Queue::read(&self.layout, session, lock).await?;
-                let position = queue.position(&node.name);
-                if let (Some(_), Some(first)) = (position, queue.contenders().first()) {
-                    self.places.is_first(lock, &first.name);
-                }
-                match position {
-                    None => return Ok(Ahead::LostPlace),
-                    Some(0) => return Ok(Ahead::Nobody),
-                    Some(place) => queue.contenders()[place - 1].name.as_str().into(),
+                let Some(position) = queue.position(&waiting.node.name) else { return Ok(Ahead::LostPlace) };
+                self.places.is_first(lock, &queue.contenders()[0].name);
+                match queue.in_the_way(position, *mode, None) {
+                    None => return Ok(Ahead::Nobody),
+                    Some(before) => queue.contenders()[before].name.as_str().into(),
                 }
             }
         };
         let (watcher, changed) = oneshot::channel();
         let gone = match session.watch(&format!("{lock}/{before}"), Watcher::Waiter(watcher)).await {
             Ok(found) if !found.stat.is_ephemeral() => return Err(outlives_everybody(&before)),
-            // Without an answer the connection is gone, and the watch with it.
-            Ok(_) => matches!(changed.await, Ok(Change::Deleted)),
+            Ok(found) => {
+                waiting.seen = Some(notes::fence(found.stat.created)?);
+                if self.places.was_first(lock, &before) && lets_in(*mode, &found) {
+                    return Ok(Ahead::Nobody);
+                }
+                // Without an answer the connection is gone, and the watch with it.
+                matches!(changed.await, Ok(Change::Deleted))
+            }
             Err(failure) if failure.is(Code::NO_NODE) => true,
             Err(failure) => return Err(failure),
         };
@@ -82,7 +115,7 @@ impl ZooKeeperStore {
         if !gone || !self.places.was_first(lock, &before) {
             return Ok(Ahead::Changed);
         }
-        match session.ask::<Stat>(Request::exists(&format!("{lock}/{}", node.name))).await {
+        match session.ask::<Stat>(Request::exists(&format!("{lock}/{}", waiting.node.name))).await {
             Ok(own) if own.session == session.id => Ok(Ahead::Nobody),
             Ok(_) => Ok(Ahead::LostPlace),
             Err(failure) if failure.is(Code::NO_NODE) => Ok(Ahead::LostPlace),

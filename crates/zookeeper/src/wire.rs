@@ -25,6 +25,7 @@ impl Code {
     pub(crate) const UNIMPLEMENTED: Self = Self(-6);
     pub(crate) const NO_NODE: Self = Self(-101);
     pub(crate) const NO_AUTH: Self = Self(-102);
+    pub(crate) const BAD_VERSION: Self = Self(-103);
     pub(crate) const NO_CHILDREN_FOR_EPHEMERALS: Self = Self(-108);
     pub(crate) const NODE_EXISTS: Self = Self(-110);
     pub(crate) const SESSION_EXPIRED: Self = Self(-112);

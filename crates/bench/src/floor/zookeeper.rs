@@ -1,4 +1,4 @@
-//! The floor of ZooKeeper: the bare creation and deletion of a node over the same kind of connection.
+//! The floor of ZooKeeper: the bare creation of a node, with a look at the queue behind it, and its deletion, over the same kind of connection.
 
 use std::{
     io::{Read, Write},
@@ -43,12 +43,12 @@ impl ZooKeeperFloor {
         let config = ZooKeeperConfig::from_url(url)?;
         let bare = BareZooKeeper::connect(&config).await?;
         // Not where locks lie, so that no listing takes it for one.
-        let container = format!("{namespace}-floor");
-        bare.make_container(&container).await?;
+        let containers = format!("{namespace}-floor");
+        bare.make_container(&containers).await?;
         Ok(Self {
             servers: config.servers,
             chroot: config.chroot,
-            requests: BareRequests { bare: bare.clone(), container },
+            requests: BareRequests { bare: bare.clone(), containers },
             round_trip: RoundTrip { bare },
         })
     }
@@ -57,7 +57,7 @@ impl ZooKeeperFloor {
 impl Floor for ZooKeeperFloor {
     fn cycles(&self) -> Vec<Measured<'_>> {
         vec![Measured {
-            what: "create and delete, same kind of connection",
+            what: "create (children read behind it) and delete, same kind of connection",
             cycle: &self.requests,
             time_goal: Some(Goal::AtMost(1.15)),
             throughput_goal: None,
@@ -120,17 +120,20 @@ fn read_commands(text: &str) -> Option<Commands> {
 #[derive(Debug)]
 struct BareRequests {
     bare: BareZooKeeper,
-    container: String,
+    /// Where each name has a container of its own, as each lock has.
+    containers: String,
 }
 
 impl Cycle for BareRequests {
     fn run<'a>(&'a self, name: &'a str, until: Moment, samples: &'a mut Samples) -> Measuring<'a, ()> {
-        // As long as a claim's. A slash would ask for a node between.
-        let path = format!("{}/{}-{}", self.container, name.replace('/', "-"), "0".repeat(40));
+        // A slash would ask for a node between.
+        let container = format!("{}/{}", self.containers, name.replace('/', "-"));
+        let node = format!("{}-x-", "0".repeat(40));
         Box::pin(async move {
+            self.bare.make_container(&container).await?;
             samples
                 .fill(until, async || {
-                    let node = self.bare.create(&path, DATA).await?;
+                    let node = self.bare.create(&container, &node, DATA).await?;
                     self.bare.delete(&node).await
                 })
                 .await

@@ -160,8 +160,13 @@ async fn nodes_below(admin: &Admin, chroot: &str) -> Vec<String> {
     let mut left = Vec::new();
     for namespace in admin.children(chroot).into_iter().filter(|child| child != "zookeeper") {
         for lock in admin.children(&format!("{chroot}/{namespace}")) {
-            let nodes = admin.children(&format!("{chroot}/{namespace}/{lock}"));
+            let (nodes, containers): (Vec<_>, _) =
+                admin.children(&format!("{chroot}/{namespace}/{lock}")).into_iter().partition(|node| node != "slots");
             left.extend(nodes.into_iter().map(|node| format!("{namespace}/{lock}/{node}")));
+            for slots in containers {
+                let held = admin.children(&format!("{chroot}/{namespace}/{lock}/{slots}"));
+                left.extend(held.into_iter().map(|slot| format!("{namespace}/{lock}/{slots}/{slot}")));
+            }
         }
     }
     left

@@ -2,7 +2,7 @@
 
 use crate::wire::{
     Code,
-    request::{CREATE, DELETE, WRITE},
+    request::{CHECK, CREATE, DELETE, WRITE},
 };
 
 /// Reads Jute's encoding. Every method answers `None` when the bytes end early or make no sense.
@@ -89,6 +89,8 @@ pub(crate) struct Stat {
     pub(crate) modified: i64,
     /// When that was, on the leader's clock.
     pub(crate) modified_unix_ms: i64,
+    /// How often its data were written since.
+    pub(crate) version: i32,
     /// The number of changes to its children, which the next sequential name takes.
     pub(crate) children_version: i32,
     /// The session whose end removes it.
@@ -99,10 +101,10 @@ impl Answer for Stat {
     fn read(body: &mut Reader<'_>) -> Option<Self> {
         let (created, modified) = (body.long()?, body.long()?);
         let (created_unix_ms, modified_unix_ms) = (body.long()?, body.long()?);
-        let (_version, children_version, _acl_version) = (body.int()?, body.int()?, body.int()?);
+        let (version, children_version, _acl_version) = (body.int()?, body.int()?, body.int()?);
         let session = body.long()?;
         let (_length, _children, _last_child_change) = (body.int()?, body.int()?, body.long()?);
-        Some(Self { created, created_unix_ms, modified, modified_unix_ms, children_version, session })
+        Some(Self { created, created_unix_ms, modified, modified_unix_ms, version, children_version, session })
     }
 }
 
@@ -174,7 +176,7 @@ impl Answer for Done {
                 }
                 CREATE => drop(body.text()?),
                 WRITE => written = Some(Stat::read(body)?),
-                DELETE => {}
+                DELETE | CHECK => {}
                 _ => return None,
             }
         }

@@ -8,6 +8,8 @@ use crate::{
 /// How long a node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lifetime {
+    /// Until its session ends.
+    Ephemeral,
     /// Until its session ends; the server appends a number to its name.
     EphemeralSequential,
     /// Until it has been empty for a while.
@@ -21,12 +23,13 @@ impl Lifetime {
     fn operation(self) -> i32 {
         match self {
             Self::Container => 19,
-            Self::EphemeralSequential | Self::Persistent => 15,
+            Self::Ephemeral | Self::EphemeralSequential | Self::Persistent => 15,
         }
     }
 
     fn flags(self) -> i32 {
         match self {
+            Self::Ephemeral => 1,
             Self::EphemeralSequential => 3,
             Self::Container => 4,
             Self::Persistent => 0,
@@ -37,12 +40,14 @@ impl Lifetime {
 /// One step of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step<'a> {
-    /// Makes a node without data that lives until it is deleted.
-    Create { path: &'a str, access: Access },
+    /// Makes a node under the very name that is given.
+    Create { path: &'a str, data: &'a [u8], access: Access, lifetime: Lifetime },
     /// Removes a node.
     Delete { path: &'a str },
-    /// Writes a node's data.
-    Write { path: &'a str, data: &'a [u8] },
+    /// Writes a node's data, of this version where one is given.
+    Write { path: &'a str, data: &'a [u8], version: Option<i32> },
+    /// Does nothing where the node is, in this version where one is given.
+    Check { path: &'a str, version: Option<i32> },
 }
 
 impl Step<'_> {
@@ -51,6 +56,7 @@ impl Step<'_> {
             Self::Create { .. } => CREATE,
             Self::Delete { .. } => DELETE,
             Self::Write { .. } => WRITE,
+            Self::Check { .. } => CHECK,
         }
     }
 }
@@ -60,6 +66,9 @@ const EXISTS: i32 = 3;
 pub(super) const CREATE: i32 = 1;
 pub(super) const DELETE: i32 = 2;
 pub(super) const WRITE: i32 = 5;
+pub(super) const CHECK: i32 = 13;
+
+const ANY_VERSION: i32 = -1;
 
 /// One request, ready to be sent but for its number.
 #[derive(Clone, Debug)]
@@ -93,7 +102,7 @@ impl Request {
     /// Removes a node, whatever its version.
     pub(crate) fn delete(path: &str) -> Self {
         let mut request = Self::of_path(DELETE, path);
-        request.int(-1);
+        request.int(ANY_VERSION);
         request
     }
 
@@ -116,9 +125,10 @@ impl Request {
         Self::of_path(4, path).watching(watch)
     }
 
-    /// The names of a node's children, and its [`Stat`].
-    pub(crate) fn children(path: &str) -> Self {
-        Self::of_path(12, path).watching(false)
+    /// The names of a node's children, and its [`Stat`]. With a watch on who comes and goes, which the server sets only
+    /// where the node is.
+    pub(crate) fn children(path: &str, watch: bool) -> Self {
+        Self::of_path(12, path).watching(watch)
     }
 
     /// Answered after everything that the leader had committed by then.
@@ -137,15 +147,19 @@ impl Request {
         for step in steps {
             request.step_header(step.operation(), false);
             match *step {
-                Step::Create { path, access } => request.creation(path, &[], access, Lifetime::Persistent),
+                Step::Create { path, data, access, lifetime } => request.creation(path, data, access, lifetime),
                 Step::Delete { path } => {
                     request.text(path);
-                    request.int(-1);
+                    request.int(ANY_VERSION);
                 }
-                Step::Write { path, data } => {
+                Step::Write { path, data, version } => {
                     request.text(path);
                     request.buffer(data);
-                    request.int(-1);
+                    request.int(version.unwrap_or(ANY_VERSION));
+                }
+                Step::Check { path, version } => {
+                    request.text(path);
+                    request.int(version.unwrap_or(ANY_VERSION));
                 }
             }
         }

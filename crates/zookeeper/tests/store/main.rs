@@ -10,6 +10,7 @@ mod queue;
 mod restoring;
 mod sessions;
 mod tls;
+mod together;
 
 use std::{
     sync::{

@@ -140,7 +140,7 @@ async fn postgres_is_measured_next_to_its_statements_and_left_clean() {
 async fn zookeeper_is_measured_next_to_its_requests_and_left_clean() {
     let server = ZooKeeperServer::start();
     let report = measured(&small(server.url())).await;
-    assert_eq!(report.outcomes[1].against.len(), 1);
+    assert_eq!(report.outcomes[1].against.len(), 2, "the bare requests, and kazoo's lock");
     let transactions = figure(&report, "transactions per hand-over");
     assert!((1.0..4.0).contains(&transactions), "the release, and now and then a heartbeat: {transactions}");
     assert!(figure(&report, "renewals") >= 50.0);

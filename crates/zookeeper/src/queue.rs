@@ -157,7 +157,8 @@ pub(crate) async fn leave(
     Ok(Left { was_there, others: !others.is_empty() })
 }
 
-async fn leave_as(
+/// Takes one node of a claim out of the queue. Answers whether it was there.
+pub(crate) async fn leave_as(
     mode: Mode,
     session: &Session,
     lock: &str,

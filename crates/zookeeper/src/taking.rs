@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     notes::{self, Container},
     places::{Given, Node},
-    queue::{self, Leaving, Queue, remove},
+    queue::{self, Leaving, Queue},
     record::Record,
     session::Session,
     store::{Particulars, ZooKeeperStore},
@@ -153,7 +153,8 @@ impl ZooKeeperStore {
                 Err(failure) if failure.is(Code::NO_NODE) => other,
                 Err(failure) => return Err(failure),
             };
-            remove(session, &format!("{lock}/{doomed}")).await?;
+            let leaving = Leaving { node: &doomed, slots: None };
+            queue::leave_as(mode(&claim.holding), session, lock, leaving, claim.owner()).await?;
             queue.forget(&doomed);
         }
         let (name, created, noted) = (ours.0.into(), notes::fence(ours.1.created)?, queue.is_noted());

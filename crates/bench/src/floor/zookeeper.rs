@@ -1,15 +1,17 @@
 //! The floor of ZooKeeper: the bare creation of a node, with a look at the queue behind it, and its deletion, over the same kind of connection.
 
+mod kazoo;
+
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    process::Command,
     time::Duration,
 };
 
 use fencepost::{Error, Namespace, clock::Moment, url::StoreUrl};
 use fencepost_zookeeper::{BareZooKeeper, ZooKeeperConfig};
 
+use self::kazoo::Kazoo;
 use crate::{
     floor::{Beside, Commands, Cycle, Floor, Measured, Measuring},
     report::Goal,
@@ -19,21 +21,10 @@ use crate::{
 /// As long as what a lock's node holds.
 const DATA: &[u8] = &[b'x'; 80];
 
-/// kazoo's lock, as in `etcdctl lock x true`: what a script does.
-const KAZOO: &str = r#"
-import subprocess, sys
-from kazoo.client import KazooClient
-client = KazooClient(hosts=sys.argv[1])
-client.start()
-with client.Lock(sys.argv[2]):
-    subprocess.run(["true"], check=True)
-client.stop()
-"#;
-
 #[derive(Debug)]
 pub(crate) struct ZooKeeperFloor {
     servers: Vec<(String, u16)>,
-    chroot: String,
+    kazoo: Kazoo,
     requests: BareRequests,
     round_trip: RoundTrip,
 }
@@ -46,8 +37,8 @@ impl ZooKeeperFloor {
         let containers = format!("{namespace}-floor");
         bare.make_container(&containers).await?;
         Ok(Self {
+            kazoo: Kazoo::new(&config.servers, &config.chroot),
             servers: config.servers,
-            chroot: config.chroot,
             requests: BareRequests { bare: bare.clone(), containers },
             round_trip: RoundTrip { bare },
         })
@@ -56,13 +47,21 @@ impl ZooKeeperFloor {
 
 impl Floor for ZooKeeperFloor {
     fn cycles(&self) -> Vec<Measured<'_>> {
-        vec![Measured {
+        let bare = Measured {
             what: "create (children read behind it) and delete, same kind of connection",
             cycle: &self.requests,
             time_goal: Some(Goal::AtMost(1.15)),
             throughput_goal: None,
             at_once: true,
-        }]
+        };
+        let kazoo = self.kazoo.is_installed().then_some(Measured {
+            what: "kazoo's Lock, in a Python process with one session",
+            cycle: &self.kazoo,
+            time_goal: None,
+            throughput_goal: None,
+            at_once: false,
+        });
+        [bare].into_iter().chain(kazoo).collect()
     }
 
     fn message(&self) -> Measured<'_> {
@@ -88,15 +87,7 @@ impl Floor for ZooKeeperFloor {
     }
 
     fn beside(&self, name: &str) -> Option<Beside> {
-        // Debian's package is for Debian's Python, which need not be the first on the path.
-        let knows_kazoo = |python: &&str| {
-            Command::new(python).args(["-c", "import kazoo"]).output().is_ok_and(|tried| tried.status.success())
-        };
-        let python = ["python3", "/usr/bin/python3"].into_iter().find(knows_kazoo)?;
-        let hosts: Vec<_> = self.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let mut command = Command::new(python);
-        command.args(["-c", KAZOO, &format!("{}{}", hosts.join(","), self.chroot), &format!("/kazoo-{name}")]);
-        Some(Beside { what: "a Python script with kazoo's Lock around true", command, goal: None })
+        self.kazoo.once(name)
     }
 }
 

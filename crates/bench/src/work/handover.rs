@@ -20,6 +20,9 @@ use crate::{
 const QUEUED_WITHIN: Duration = Duration::from_secs(20);
 /// Between two looks at the queue: listing a thousand keeps the server from giving places.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// A server that did no more than [`A_FEW`] things for this long has nothing left to do but heartbeats.
+const SETTLED_FOR: Duration = Duration::from_millis(50);
+const A_FEW: u64 = 5;
 /// The most hand-overs in one batch: with 1,000 waiting there are never fewer than 900.
 const MOST: usize = 100;
 /// How long the floor has its turn after each batch.
@@ -69,6 +72,23 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
     Ok(outcome)
 }
 
+/// Waits until the server has nothing to do: whoever has a place is not yet one who waits, and what it still asks for would
+/// count as the hand-overs' own.
+async fn settled(ground: &Ground) -> Result<(), Error> {
+    let until = now().after(QUEUED_WITHIN);
+    let mut seen = ground.commands().await?;
+    while now() < until {
+        clock::sleep(&BootClock, SETTLED_FOR).await;
+        let look = ground.commands().await?;
+        let done = look.zip(seen).map(|(look, seen)| look.since(seen).scripts);
+        if done.is_none_or(|done| done <= A_FEW) {
+            break;
+        }
+        seen = look;
+    }
+    Ok(())
+}
+
 /// When a waiter was answered, and what.
 type Answered = (Moment, Result<Attempt<Lease<Efficiency>>, Error>);
 
@@ -103,6 +123,7 @@ impl Batch {
         }
         let batch = Self { lease, waiters, tasks, grants };
         batch.queued(&LockName::new(&name)?, waiting).await?;
+        settled(ground).await?;
         Ok(batch)
     }
 

@@ -68,6 +68,69 @@ fn zookeeper_keeps_a_scripts_lock_and_takes_it_back() {
     assert_eq!(world.finish(&["release", "a", "--owner", &owner]).code, 0);
 }
 
+#[test]
+fn zookeeper_tells_who_leads_and_who_leads_next() {
+    let (_server, world) = on_zookeeper("/leads");
+    tells_who_leads(&world);
+}
+
+#[test]
+fn zookeeper_lets_readers_in_together_and_counts_permits() {
+    let (_server, world) = on_zookeeper("/together");
+    lets_in_together(&world);
+}
+
+fn tells_who_leads(world: &World) {
+    let mut watching = world.start(&["observe", "--json", "scheduler"]);
+    let mut next = || -> Value { serde_json::from_str(&watching.line()).unwrap() };
+    assert_eq!(next()["leader"], Value::Null);
+    let elect = |word| {
+        world.start(&["elect", "--word", word, "scheduler", "--", "sh", "-c", "echo $FENCEPOST_TERM; exec sleep 1000"])
+    };
+    let mut first = elect("10.0.0.5:8080");
+    let term: u64 = first.line().parse().unwrap();
+    let news = next();
+    assert_eq!((&news["leader"]["term"], &news["leader"]["word"]), (&term.into(), &"10.0.0.5:8080".into()));
+    let mut second = elect("10.0.0.6:8080");
+    world.await_waiters("scheduler", 1);
+    first.signal(Signal::TERM);
+    assert_eq!(first.ended().code, 143);
+    let higher: u64 = second.line().parse().unwrap();
+    assert!(higher > term, "{higher} after {term}");
+    let mut news = next();
+    while news["leader"] == Value::Null {
+        news = next(); // between the two nobody led
+    }
+    assert_eq!((&news["leader"]["term"], &news["leader"]["word"]), (&higher.into(), &"10.0.0.6:8080".into()));
+    second.signal(Signal::TERM);
+    second.ended();
+    watching.signal(Signal::KILL);
+    watching.ended();
+}
+
+fn lets_in_together(world: &World) {
+    let start = |flags: &[&str]| {
+        let mut running = world.run(flags, "a", "echo in; exec sleep 1000");
+        assert_eq!(running.line(), "in");
+        running
+    };
+    let readers = [start(&["--shared"]), start(&["--shared"])];
+    assert_eq!(world.finish(&["run", "--wait", "0s", "a", "--", "true"]).code, 75);
+    assert_eq!(world.who("a")["holders"][1]["mode"], "shared", "{}", world.who("a"));
+    let refused = world.finish(&["run", "--permits", "1", "--of", "3", "a", "--", "true"]);
+    assert!(refused.code != 0 && refused.stderr.contains("in use as a lock"), "{}", refused.stderr);
+    for reader in readers {
+        reader.signal(Signal::TERM);
+        reader.ended();
+    }
+    let counted = start(&["--permits", "2", "--of", "3"]);
+    assert_eq!(world.finish(&["run", "--wait", "0s", "--permits", "2", "--of", "3", "a", "--", "true"]).code, 75);
+    let third = world.run(&["--permits", "1", "--of", "3"], "a", "echo $FENCEPOST_SLOTS").ended();
+    assert_eq!(third.stdout, "2\n", "{}", third.stderr);
+    counted.signal(Signal::TERM);
+    counted.ended();
+}
+
 fn shows_the_queue_and_hands_over(world: &World) {
     assert_eq!(world.finish(&["ls", "--json"]).stdout, "[]\n");
     let mut holder = world.run(&["--label", "job=nightly"], "a/b", "echo $FENCEPOST_FENCE; exec sleep 1000");

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use fencepost_core::{
     claim::{Release, Renewal},
     clock::{self, Moment},
-    error::ErrorKind,
+    error::{Applied, ErrorKind},
     store::BoxFuture,
 };
 use fencepost_servers::Weather;
@@ -177,4 +177,25 @@ async fn closing_reaches_a_waiter_in_whatever_moment() {
         let error = within(SOON, "the waiter is told", turn).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     }
+}
+
+/// The first try made the node, its connection broke, and nobody could be asked after that.
+#[tokio::test]
+async fn c2_what_a_broken_connection_may_have_applied_stays_unknown() {
+    let place = Place::new();
+    let (network, url) = place.network().await;
+    let store = open(&url).await.unwrap();
+    let ttl = ms(600);
+    // The session and the container are there before the weather changes.
+    let before = claim("x", ttl);
+    granted(&store, &before).await;
+    store.release(&before.holding).await.unwrap();
+    network.set(Weather::LostReplies);
+    let lost = claim("x", ttl);
+    let (answer, ()) = tokio::join!(store.claim(&lost, Patience::Once), async {
+        eventually(SOON, "the servers have it", async || !place.nodes("x").is_empty()).await;
+        network.set(Weather::Cut);
+    });
+    let error = answer.expect_err("no answer");
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{error}");
 }

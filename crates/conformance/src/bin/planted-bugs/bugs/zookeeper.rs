@@ -23,8 +23,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "zookeeper: after the wait nobody looks again",
         rule: "W1",
         file: "crates/zookeeper/src/waiting.rs",
-        find: "Ok(Ahead::Changed) => {}",
-        replace: "Ok(Ahead::Changed) => return self.grant(claim, session),",
+        find: "(Ahead::Changed, _) => return Ok(None),",
+        replace: "(Ahead::Changed, _) => self.writer(session, lock, waiting.node).await?,",
         test: store("queue::a_waiter_that_leaves_wakes_only_the_one_behind_it"),
     },
     Bug {
@@ -110,6 +110,14 @@ pub(crate) const BUGS: &[Bug] = &[
         find: "Ok(found) if !found.stat.is_ephemeral() => return Err(outlives_everybody(&before)),",
         replace: "",
         test: store("queue::c4_a_node_without_a_session_is_reported_wherever_it_stands"),
+    },
+    Bug {
+        name: "zookeeper: that a later try could not be sent undoes the first one",
+        rule: "C2",
+        file: "crates/zookeeper/src/store.rs",
+        find: "Err(failure) if broken > 0 => return Err(failure.outcome_unknown()),",
+        replace: "",
+        test: store("sessions::c2_what_a_broken_connection_may_have_applied_stays_unknown"),
     },
     Bug {
         name: "zookeeper: a reader waits for the first writer before it and not for the last",

@@ -15,6 +15,7 @@ use fencepost_lab::{
     run::{self, Cell, Plan},
     scenarios,
     twice::{self, Difference},
+    versions,
 };
 
 use crate::{
@@ -144,7 +145,7 @@ pub(crate) fn lab(global: &Global, verb: Lab) -> Ending {
         Lab::Check(verb) => check(global, &verb),
         Lab::Report { dir } => report::render(&dir).map(|()| Ending::done()).map_err(Ending::internal),
         Lab::Measure(verb) => measure(global, &verb),
-        Lab::Twice(verb) => twice(verb),
+        Lab::Twice(verb) => twice(global, verb),
         Lab::Agent { role } => agent(&role),
     };
     outcome.unwrap_or_else(|ending| ending)
@@ -156,22 +157,40 @@ fn agent(role: &str) -> Result<Ending, Ending> {
     Ok(Ending::done())
 }
 
-fn twice(verb: Twice) -> Result<Ending, Ending> {
+fn twice(global: &Global, verb: Twice) -> Result<Ending, Ending> {
     let Twice { dir, database, ignore_column, apart, command } = verb;
     let job = twice::Job { command, apart };
-    let outcome = match database {
-        None => twice::in_directories(&job, &dir).map_err(|error| format!("{}: {error}", dir.display())),
-        Some(url) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| Ending::internal(format!("cannot start: {error}")))?;
-            runtime.block_on(twice::in_databases(&job, &url, &ignore_column))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Ending::internal(format!("cannot start: {error}")))?;
+    let mut signal = None;
+    let stop = async { signal = Some(interrupted().await) };
+    let outcome = runtime.block_on(async {
+        match database {
+            None => {
+                let outcome = twice::in_directories(&job, &dir, stop).await;
+                outcome.map_err(|error| format!("{}: {error}", dir.display()))
+            }
+            Some(url) => twice::in_databases(&job, &url, &ignore_column, stop).await,
         }
+    });
+    let Some(outcome) = outcome.map_err(Ending::internal)? else {
+        return Err(signal.map_or_else(Ending::done, Ending::interrupted));
     };
-    let outcome = outcome.map_err(Ending::internal)?;
+    crate::print(&if global.json { format!("{}\n", listing::to_json(&outcome)) } else { compared(&outcome) });
+    if !outcome.once.well() {
+        return Err(Ending::internal("the command failed when it ran alone: there is nothing to compare with"));
+    }
+    Ok(match outcome.differences.len() {
+        0 => Ending::done().saying("nothing differs: here the job may run twice"),
+        count => Ending::coded("differs", Verdict::Overlap.exit_code()).saying(format!("{count} differ")),
+    })
+}
+
+fn compared(outcome: &twice::Outcome) -> String {
     let [first, second] = outcome.twice;
     let mut text = format!("alone: {}; at once: {first} and {second}\n", outcome.once);
-    for (path, difference) in &outcome.differences {
-        let said = match difference {
+    for differs in &outcome.differences {
+        let said = match differs.how {
             Difference::OnlyTwice => "is there only after two at once",
             Difference::OnlyOnce => "is there only after one alone",
             Difference::Content => "has another content",
@@ -180,16 +199,9 @@ fn twice(verb: Twice) -> Result<Ending, Ending> {
                 &format!("has {twice} rows after two at once, and {once} after one alone")
             }
         };
-        text.push_str(&format!("{}: {said}\n", when::harmless(path)));
+        text.push_str(&format!("{}: {said}\n", when::harmless(&differs.what)));
     }
-    crate::print(&text);
-    if !outcome.once.success() {
-        return Err(Ending::internal("the command failed when it ran alone: there is nothing to compare with"));
-    }
-    Ok(match outcome.differences.len() {
-        0 => Ending::done().saying("nothing differs: here the job may run twice"),
-        count => Ending::coded("differs", Verdict::Overlap.exit_code()).saying(format!("{count} differ")),
-    })
+    text
 }
 
 fn list(global: &Global) -> Result<Ending, Ending> {
@@ -217,6 +229,9 @@ fn play(global: &Global, verb: &Run) -> Result<Ending, Ending> {
     }
     let program = std::env::current_exe().map_err(|error| Ending::internal(error.to_string()))?;
     let agent = AgentCommand { program, arguments: vec!["lab".into(), "agent".into()] };
+    for remark in versions::remarks(cells.iter().map(|(_, on)| on.store)) {
+        say(&remark);
+    }
     let seed = verb.seed.unwrap_or_else(by_chance);
     let plan = Plan { cells, trials: verb.trials, seed, at_once: verb.at_once.into(), agent };
     let bar = crate::bench::bar(global.quiet, plan.cells.len() as u64);
@@ -343,13 +358,16 @@ fn check(global: &Global, verb: &Check) -> Result<Ending, Ending> {
     }
     if !reading.broken.is_empty() && !verb.rest {
         let count = reading.broken.len();
-        let said =
-            format!("{count} lines cannot be read; --rest judges the others, and docs/history.md has the format");
-        return Err(Ending::usage(said));
+        return Err(Ending::usage(if reading.history.events().is_empty() {
+            "no line of it is an event of a history: it may be another tool's, and docs/history.md has the format"
+                .to_owned()
+        } else {
+            format!("{count} lines cannot be read; --rest judges the others, and docs/history.md has the format")
+        }));
     }
     let findings = fencepost_history::check(&reading.history, &Options::default());
     let limit = u64::try_from(IDLE_LIMIT.as_nanos()).unwrap_or(u64::MAX);
-    let verdict = Verdict::of(&findings, limit);
+    let verdict = if findings.measures.grants == 0 { Verdict::Vacuous } else { Verdict::of(&findings, limit) };
     if global.json {
         crate::print(&format!("{}\n", listing::to_json(&findings)));
     } else {
@@ -377,7 +395,7 @@ fn described(findings: &Findings, verdict: Verdict) -> String {
         measures.longest_idle / 1_000_000,
     ));
     if measures.grants == 0 {
-        text.push_str("there is not one grant in it: this proves nothing\n");
+        text.push_str("there is not one grant in it\n");
     }
     text
 }

@@ -19,13 +19,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             serde_json::to_writer(&mut text, &Event { at: from + at, by: by.to_owned(), what })?;
             text.write_all(b"\n")
         };
-        line(0, &by, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() })?;
+        line(0, &by, What::asks(Verb::Acquire, lock.clone(), grant.clone()))?;
         let (fence, ttl, until) = (Some(hold + 1), Some(30_000_000_000), Some(from + 29_000_000_000));
-        line(100, &by, What::Ok { answer: Answer::Granted, fence, ttl, from: None, until })?;
+        line(100, &by, What::Ok { answer: Answer::Granted, fence, ttl, from: None, until, slots: None })?;
         let write = What::Write { grant: grant.clone(), fence: None, basis: hold, version: hold + 1, taken: true };
         line(200, "ledger", write)?;
-        line(300, &by, What::Invoke { verb: Verb::Release, lock, grant })?;
-        line(400, &by, What::Ok { answer: Answer::Released, fence: None, ttl: None, from: None, until: None })?;
+        line(300, &by, What::asks(Verb::Release, lock, grant))?;
+        line(400, &by, What::says(Answer::Released))?;
     }
     let begin = Instant::now();
     let history = read(text.as_slice()).whole()?;

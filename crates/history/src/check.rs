@@ -1,6 +1,7 @@
 //! The sweeps. Each looks for one kind of wrong, in O(n log n).
 
 mod effects;
+mod excluding;
 mod fairness;
 mod fences;
 mod honesty;
@@ -51,6 +52,7 @@ pub fn check(history: &History, options: &Options) -> Findings {
     };
     overlaps::double_grants(&mut pass);
     overlaps::beliefs(&mut pass);
+    overlaps::too_many_permits(&mut pass);
     overlaps::beyond_lease(&mut pass);
     overlaps::against_sightings(&mut pass);
     fences::order(&mut pass);

@@ -27,6 +27,9 @@ pub enum What<N = String> {
         lock: N,
         /// For which grant; chosen by the client before it asks, and never used twice.
         grant: N,
+        /// How it is to be held; alone when absent.
+        #[serde(default, skip_serializing_if = "Holding::is_alone")]
+        holding: Holding,
     },
     /// The answer came.
     Ok {
@@ -45,6 +48,9 @@ pub enum What<N = String> {
         /// Until when the client believes that it holds; absent when it believes so until it learns otherwise.
         #[serde(default = "nothing", skip_serializing_if = "Option::is_none")]
         until: Option<u64>,
+        /// Which permits they are, with a grant of some.
+        #[serde(default = "no_slots", skip_serializing_if = "Option::is_none")]
+        slots: Option<Box<[u32]>>,
     },
     /// It failed, and nothing was changed in the store.
     Fail {
@@ -133,6 +139,31 @@ pub enum What<N = String> {
     },
 }
 
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holding {
+    /// By one, with nobody beside.
+    #[default]
+    Alone,
+    /// By readers, with no writer beside them.
+    Shared,
+    /// By holders of permits.
+    Permits {
+        /// How many it holds.
+        count: u32,
+        /// How many there are.
+        limit: u32,
+    },
+}
+
+impl Holding {
+    /// Whether nobody may be beside it.
+    pub fn is_alone(&self) -> bool {
+        *self == Holding::Alone
+    }
+}
+
 /// What a store is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -182,6 +213,10 @@ fn nothing() -> Option<u64> {
     None
 }
 
+fn no_slots() -> Option<Box<[u32]>> {
+    None
+}
+
 fn absent<N>() -> Option<N> {
     None
 }
@@ -195,11 +230,23 @@ impl<N> Event<N> {
 }
 
 impl<N> What<N> {
+    /// A question about a lock that is held alone.
+    pub fn asks(verb: Verb, lock: N, grant: N) -> Self {
+        What::Invoke { verb, lock, grant, holding: Holding::Alone }
+    }
+
+    /// An answer that says nothing besides.
+    pub fn says(answer: Answer) -> Self {
+        What::Ok { answer, fence: None, ttl: None, from: None, until: None, slots: None }
+    }
+
     /// The same with other names.
     pub fn map<M>(self, mut name: impl FnMut(N) -> M) -> What<M> {
         match self {
-            What::Invoke { verb, lock, grant } => What::Invoke { verb, lock: name(lock), grant: name(grant) },
-            What::Ok { answer, fence, ttl, from, until } => What::Ok { answer, fence, ttl, from, until },
+            What::Invoke { verb, lock, grant, holding } => {
+                What::Invoke { verb, lock: name(lock), grant: name(grant), holding }
+            }
+            What::Ok { answer, fence, ttl, from, until, slots } => What::Ok { answer, fence, ttl, from, until, slots },
             What::Fail { why } => What::Fail { why: name(why) },
             What::Unknown { why } => What::Unknown { why: name(why) },
             What::Lost { grant, why } => What::Lost { grant: name(grant), why: name(why) },

@@ -1,7 +1,7 @@
 //! From events to holds: what each client believed, and what the store had promised.
 
 use crate::{
-    event::{Answer, Verb, What},
+    event::{Answer, Holding, Verb, What},
     history::{History, Name},
 };
 
@@ -17,6 +17,10 @@ pub struct Hold {
     pub grant: Name,
     /// The client.
     pub by: Name,
+    /// How it is held.
+    pub holding: Holding,
+    /// Which permits it has, where that was told.
+    pub slots: Option<Box<[u32]>>,
     /// The line with the answer that granted it.
     pub line: u32,
     /// When it was asked for.
@@ -39,6 +43,20 @@ pub struct Hold {
 }
 
 impl Hold {
+    /// Whether the two may not be held at once, whatever else is. Of permits the slots and their number decide.
+    pub(crate) fn excludes(&self, other: &Hold) -> bool {
+        match (self.holding, other.holding) {
+            (Holding::Shared, Holding::Shared) => false,
+            (Holding::Permits { .. }, Holding::Permits { .. }) => self.shares_a_slot_with(other),
+            _ => true,
+        }
+    }
+
+    fn shares_a_slot_with(&self, other: &Hold) -> bool {
+        let (Some(one), Some(two)) = (&self.slots, &other.slots) else { return false };
+        one.iter().any(|slot| two.contains(slot))
+    }
+
     /// Until when the store surely holds it, if it may expire early by `tolerance`. A release is not early.
     pub(crate) fn sure_within(&self, tolerance: u64) -> u64 {
         self.sure_until.min(self.promised_until.saturating_sub(tolerance))
@@ -135,6 +153,7 @@ struct Open {
     verb: Verb,
     lock: Name,
     grant: Name,
+    holding: Holding,
     at: u64,
     line: u32,
 }
@@ -157,25 +176,25 @@ impl Timeline {
         for recorded in history.events() {
             let (event, line) = (&recorded.event, recorded.line);
             let (at, by) = (event.at, event.by);
-            match event.what {
-                What::Invoke { verb, lock, grant } => {
+            match &event.what {
+                &What::Invoke { verb, lock, grant, holding } => {
                     // One who asks anew without an answer has given the first question up.
-                    if let Some(before) = open[by.index()].replace(Open { verb, lock, grant, at, line }) {
+                    if let Some(before) = open[by.index()].replace(Open { verb, lock, grant, holding, at, line }) {
                         timeline.unanswered(by, before, at);
                     }
                     if verb == Verb::Release {
                         timeline.release_begun(grant, at);
                     }
                 }
-                What::Ok { answer, fence, ttl, from, until } => match open[by.index()].take() {
+                &What::Ok { answer, fence, ttl, from, until, ref slots } => match open[by.index()].take() {
                     Some(question) => {
                         let from = from.unwrap_or(question.at);
-                        let reply = Reply { at, line, answer, fence, ttl, from, until };
+                        let reply = Reply { at, line, answer, fence, ttl, from, until, slots };
                         timeline.answered(by, question, reply, &mut holds_by);
                     }
                     None => timeline.orphans += 1,
                 },
-                What::Fail { why } => match open[by.index()].take() {
+                &What::Fail { why } => match open[by.index()].take() {
                     Some(question) if question.verb == Verb::Acquire => {
                         let busy = history.text(why) == "busy";
                         let outcome = if busy { Outcome::Busy } else { Outcome::Failed };
@@ -188,25 +207,25 @@ impl Timeline {
                     Some(question) => timeline.unanswered(by, question, at),
                     None => timeline.orphans += 1,
                 },
-                What::Lost { grant, .. } => timeline.lost(grant, at),
+                &What::Lost { grant, .. } => timeline.lost(grant, at),
                 What::Died => {
                     if let Some(question) = open[by.index()].take() {
                         timeline.unanswered(by, question, at);
                     }
                     timeline.died(at, &mut holds_by[by.index()]);
                 }
-                What::Freed { grant, .. } => {
+                &What::Freed { grant, .. } => {
                     if let Some(hold) = timeline.hold_mut(grant) {
                         hold.sure_until = hold.sure_until.min(at);
                     }
                 }
-                What::Sighting { lock, grant, asked } => {
+                &What::Sighting { lock, grant, asked } => {
                     timeline.sightings.push(Sighting { lock, grant, asked, at, line });
                 }
-                What::Read { grant, fence, taken, .. } => {
+                &What::Read { grant, fence, taken, .. } => {
                     timeline.operations.push(Operation { at, line, resource: by, grant, fence, taken, change: None });
                 }
-                What::Write { grant, fence, basis, version, taken } => {
+                &What::Write { grant, fence, basis, version, taken } => {
                     let change = Some((basis, version));
                     timeline.operations.push(Operation { at, line, resource: by, grant, fence, taken, change });
                 }
@@ -232,7 +251,7 @@ impl Timeline {
         self.holds.get_mut(place)
     }
 
-    fn answered(&mut self, by: Name, question: Open, reply: Reply, holds_by: &mut [Vec<usize>]) {
+    fn answered(&mut self, by: Name, question: Open, reply: Reply<'_>, holds_by: &mut [Vec<usize>]) {
         let Open { verb, grant, at: asked, .. } = question;
         match (verb, reply.answer) {
             (Verb::Acquire, Answer::Granted) => {
@@ -259,13 +278,15 @@ impl Timeline {
         }
     }
 
-    fn begin(&mut self, by: Name, question: Open, reply: Reply, holds_by: &mut [Vec<usize>]) -> usize {
+    fn begin(&mut self, by: Name, question: Open, reply: Reply<'_>, holds_by: &mut [Vec<usize>]) -> usize {
         let place = self.holds.len();
         let promised = later(reply.from, reply.ttl);
         self.holds.push(Hold {
             lock: question.lock,
             grant: question.grant,
             by,
+            holding: question.holding,
+            slots: reply.slots.clone(),
             line: reply.line,
             asked: question.at,
             granted: reply.at,
@@ -282,7 +303,7 @@ impl Timeline {
         place
     }
 
-    fn extend(&mut self, grant: Name, reply: Reply) {
+    fn extend(&mut self, grant: Name, reply: Reply<'_>) {
         let Some(hold) = self.hold_mut(grant) else { return };
         let promised = later(reply.from, reply.ttl);
         hold.possible_until = hold.possible_until.max(later(reply.at, reply.ttl));
@@ -333,7 +354,7 @@ impl Timeline {
 }
 
 #[derive(Clone, Copy)]
-struct Reply {
+struct Reply<'a> {
     at: u64,
     line: u32,
     answer: Answer,
@@ -341,6 +362,7 @@ struct Reply {
     ttl: Option<u64>,
     from: u64,
     until: Option<u64>,
+    slots: &'a Option<Box<[u32]>>,
 }
 
 fn later(at: u64, span: Option<u64>) -> u64 {

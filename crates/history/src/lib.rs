@@ -33,7 +33,7 @@ mod holds;
 mod reader;
 
 pub use check::{Options, check};
-pub use event::{Answer, Event, Phase, Verb, What};
+pub use event::{Answer, Event, Holding, Phase, Verb, What};
 pub use finding::{Finding, Findings, Kind, Measures};
 pub use history::{History, Name, Recorded};
 pub use holds::{Attempt, Hold, Outcome, Timeline};

@@ -14,7 +14,7 @@ mod recording;
 use std::{io::Write, net::SocketAddr};
 
 use fencepost_core::clock::{BootClock, Clock};
-use fencepost_history::{Event, What};
+use fencepost_history::{Event, Holding, What};
 use serde::{Deserialize, Serialize};
 
 /// The label under which a lock's record carries the name of its grant in the history.
@@ -36,7 +36,15 @@ pub struct Order {
 #[allow(missing_docs)] // the fields say it
 pub enum Task {
     /// Take a lock; without a limit, wait as long as it takes.
-    Acquire { lock: String, grant: String, ttl_ms: u64, wait_ms: Option<u64>, renews: bool },
+    Acquire {
+        lock: String,
+        grant: String,
+        ttl_ms: u64,
+        wait_ms: Option<u64>,
+        renews: bool,
+        #[serde(default)]
+        holding: Holding,
+    },
     /// Look whether it is held.
     Check { grant: String },
     /// Give it back.

@@ -20,6 +20,7 @@ mod stand;
 mod subject;
 pub mod twice;
 mod verdict;
+pub mod versions;
 
 pub use player::AgentCommand;
 pub use scenario::{About, Expected, Reached, Scenario, Stop};

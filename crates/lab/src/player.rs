@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fencepost_history::{Event, Phase, What};
+use fencepost_history::{Event, Holding, Phase, What};
 use fencepost_servers::{Network, WallClock, end_with_us};
 use rustix::process::Signal;
 use tokio::{
@@ -106,6 +106,17 @@ impl Player {
         wait: Option<Duration>,
         renews: bool,
     ) -> Result<(String, UnderWay), Stop> {
+        self.begin_to_hold(Holding::Alone, ttl, wait, renews).await
+    }
+
+    /// The same as one of several.
+    pub(crate) async fn begin_to_hold(
+        &mut self,
+        holding: Holding,
+        ttl: Duration,
+        wait: Option<Duration>,
+        renews: bool,
+    ) -> Result<(String, UnderWay), Stop> {
         self.grants += 1;
         let grant = format!("{}{}", self.name, self.grants);
         let task = Task::Acquire {
@@ -114,6 +125,7 @@ impl Player {
             ttl_ms: millis(ttl),
             wait_ms: wait.map(millis),
             renews,
+            holding,
         };
         Ok((grant, self.order(task).await?))
     }
@@ -121,6 +133,13 @@ impl Player {
     /// Takes the lock and answers the grant. It must be granted.
     pub(crate) async fn acquire(&mut self, ttl: Duration) -> Result<String, Stop> {
         let (grant, under_way) = self.begin_to_acquire(ttl, None, true).await?;
+        under_way.expect(Came::Yes).await?;
+        Ok(grant)
+    }
+
+    /// Takes it as one of several. It must be granted.
+    pub(crate) async fn acquire_beside(&mut self, holding: Holding, ttl: Duration) -> Result<String, Stop> {
+        let (grant, under_way) = self.begin_to_hold(holding, ttl, None, true).await?;
         under_way.expect(Came::Yes).await?;
         Ok(grant)
     }

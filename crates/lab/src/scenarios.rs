@@ -23,8 +23,10 @@ mod lost_renewal_replies;
 mod lost_reply;
 mod machine_suspended;
 mod paused_holder_keeps_it;
+mod permits;
 mod planned_failover;
 mod pool_shares_a_session;
+mod readers_and_writers;
 mod redlock_clock_jump;
 mod redlock_node_forgets;
 mod restart;
@@ -42,6 +44,8 @@ use crate::scenario::Scenario;
 /// All of them, in the order of the matrix.
 pub const ALL: &[&dyn Scenario] = &[
     &contention::Contention,
+    &readers_and_writers::ReadersAndWriters,
+    &permits::Permits,
     &holder_killed::HolderKilled,
     &holder_vanishes::HolderVanishes,
     &kleppmann_pause::KleppmannPause,

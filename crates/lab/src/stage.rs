@@ -259,13 +259,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// The same for what fails with an error of the system.
-pub(crate) async fn blocking_io<T: Send + 'static>(
-    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-) -> std::io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(std::io::Error::other(panicked(error))))
-}
-
 /// What a task that panicked said.
 pub(crate) fn panicked(error: tokio::task::JoinError) -> String {
     match error.try_into_panic() {

@@ -144,6 +144,13 @@ impl Subject {
         self.client != Client::Library || !matches!(self.store, StoreKind::File | StoreKind::PostgresSession)
     }
 
+    /// Whether it has readers beside readers, and permits.
+    pub fn shares(self) -> bool {
+        use StoreKind::{Cluster, File, Postgres, PostgresSession, Redis, Sentinel};
+        let stores = [File, Postgres, PostgresSession, Redis, Sentinel, Cluster];
+        self.client == Client::Library && stores.contains(&self.store)
+    }
+
     /// Whether it is played in each scenario that its store knows, and not in those alone that are about it.
     pub fn everywhere(self) -> bool {
         use StoreKind::{EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble};

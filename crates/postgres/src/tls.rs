@@ -57,6 +57,14 @@ impl Tls {
         Ok(Connector(MakeRustlsConnect::new(config)))
     }
 
+    /// What connects with these files by the crate `tokio-postgres`, for a connection of one's own.
+    ///
+    /// # Errors
+    /// When a file cannot be read or used, or there is no authority to trust.
+    pub fn make_connect(&self) -> Result<MakeRustlsConnect, Error> {
+        self.connector().map(|connector| connector.0)
+    }
+
     fn authorities(&self) -> Result<RootCertStore, Error> {
         let mut roots = RootCertStore::empty();
         match &self.ca {

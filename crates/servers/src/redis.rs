@@ -314,3 +314,16 @@ fn read_reply(stream: &mut impl BufRead) -> std::io::Result<Reply> {
         _ => return Err(std::io::ErrorKind::InvalidData.into()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever starts one then tries the next port.
+    #[test]
+    fn a_port_that_is_taken_is_noticed() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let address = taken.local_addr().expect("an address");
+        assert!(RedisServer::start_at(address, &[]).is_none());
+    }
+}

@@ -1,8 +1,8 @@
-use std::fs;
+use std::{fs, os::unix::fs::PermissionsExt};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::world::{LONG, World, ends_within, eventually};
+use crate::world::{LONG, Running, World, ends_within, eventually};
 
 const DOUBLE: &str = r#"{"at":1000,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1"}
 {"at":2000,"by":"a","event":"ok","answer":"granted","ttl":9000000000,"until":8000000000}
@@ -83,6 +83,85 @@ fn a_job_that_is_not_idempotent_is_found_by_running_it_twice() {
     let failed = world.finish(&["lab", "twice", "--dir", data, "--", "false"]);
     assert_eq!(failed.code, 70, "{}", failed.stderr);
     assert_eq!(fs::read_dir(data).unwrap().count(), 0, "the directory itself is left alone");
+}
+
+#[test]
+fn what_differs_is_told_to_programs_as_well() {
+    let world = World::new();
+    let data = world.directory.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let data = data.to_str().unwrap();
+    let told = world.finish(&["lab", "twice", "--json", "--dir", data, "--", "sh", "-c", "echo 1 >> state; exit 0"]);
+    assert_eq!(told.code, 41, "{}", told.stderr);
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(told["once"]["code"], 0);
+    assert_eq!(told["differences"][0]["what"], "state");
+    assert_eq!(told["differences"][0]["how"], "content");
+}
+
+#[test]
+fn an_interrupted_comparison_leaves_neither_copies_nor_jobs() {
+    let world = World::new();
+    let (data, copies) = (world.directory.path().join("data"), world.directory.path().join("copies"));
+    fs::create_dir(&data).unwrap();
+    fs::create_dir(&copies).unwrap();
+    let script = "sleep 61 & echo $!; wait";
+    let mut twice = world.command(&["lab", "twice", "--dir", data.to_str().unwrap(), "--", "sh", "-c", script]);
+    let mut running = Running::of(twice.env("TMPDIR", &copies));
+    let job = Pid::from_raw(running.line().trim().parse().unwrap()).unwrap();
+    assert_eq!(fs::read_dir(&copies).unwrap().count(), 1);
+    running.signal(Signal::INT);
+    assert_eq!(running.ended().code, 130);
+    assert_eq!(fs::read_dir(&copies).unwrap().count(), 0, "the copies are removed");
+    assert!(ends_within(job, LONG), "the job outlived the laboratory");
+}
+
+#[test]
+fn histories_of_other_tools_are_named_as_such_and_an_empty_one_proves_nothing() {
+    let world = World::new();
+    let file = world.directory.path().join("history");
+    let name = file.to_str().unwrap();
+    let jepsen = "{:process 0, :type :invoke, :f :acquire, :value nil}\n";
+    let trace = "{\"type\":\"invoke\",\"f\":\"acquire\",\"process\":0}\n";
+    let pictures = "\u{1}\u{2}PNG\n";
+    for foreign in [jepsen, trace, pictures] {
+        fs::write(&file, foreign.repeat(3)).unwrap();
+        let refused = world.finish(&["lab", "check", name]);
+        assert_eq!(refused.code, 64);
+        assert!(refused.stderr.contains("line 1: ") && refused.stderr.contains("another tool's"), "{}", refused.stderr);
+        let rest = world.finish(&["lab", "check", "--rest", name]);
+        assert_eq!(rest.code, 45, "nothing is left of it to be judged: {}", rest.stdout);
+    }
+    fs::write(&file, "").unwrap();
+    assert_eq!(world.finish(&["lab", "check", name]).code, 45);
+}
+
+#[test]
+fn a_server_that_is_missing_is_named_with_its_package_and_never_counts_as_success() {
+    let world = World::new();
+    for (store, package) in [("redis", "redis-server"), ("etcd", "etcd-server"), ("zookeeper", "default-jre-headless")]
+    {
+        let mut run = world.command(&["lab", "run", "contention", "--store", store]);
+        let run = run.env("PATH", world.directory.path()).env("TMPDIR", world.directory.path()).output().unwrap();
+        assert_eq!(run.status.code(), Some(46), "{store}");
+        let said = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert!(said.starts_with("NOT-RUN") && said.contains(&format!("install the package {package}")), "{said}");
+    }
+}
+
+#[test]
+fn a_server_of_another_version_is_told() {
+    let world = World::new();
+    let other = world.directory.path().join("redis-server");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'Redis server v=99.1.2 sha=0'\nPATH=${PATH#*:}\nexec redis-server \"$@\"\n";
+    fs::write(&other, script).unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", world.directory.path().display(), std::env::var("PATH").unwrap());
+    let mut run = world.command(&["lab", "run", "contention", "--store", "redis/naive"]);
+    let run = run.env("PATH", path).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains("Redis 99.1.2 is installed; what is expected was seen on Redis 7.0"), "{said}");
+    assert_eq!(run.status.code(), Some(0), "it is played all the same");
 }
 
 #[test]

@@ -1,9 +1,17 @@
 //! Two at once: in the store, in the clients' beliefs, and beliefs that the store does not back.
 
-use std::collections::HashMap;
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
 
-use super::{Pass, intervals::Intervals, ms, span};
-use crate::{finding::Kind, history::Name, holds::NEVER};
+use super::{Pass, excluding::Foremost, intervals::Intervals, ms, span};
+use crate::{
+    event::Holding,
+    finding::Kind,
+    history::Name,
+    holds::{Hold, NEVER},
+};
 
 /// The store granted while it surely held for another.
 pub(super) fn double_grants(pass: &mut Pass<'_>) {
@@ -49,28 +57,68 @@ pub(super) fn beliefs(pass: &mut Pass<'_>) {
     );
 }
 
-/// Calls `found` with each hold that was granted before an earlier one ended, and that earlier one.
-fn two_at_once(
-    pass: &mut Pass<'_>,
-    end: impl Fn(&crate::holds::Hold) -> u64,
-    mut found: impl FnMut(&mut Pass<'_>, usize, usize),
-) {
+/// Calls `found` with each hold that was granted before an earlier one ended that excludes it, and that earlier one.
+fn two_at_once(pass: &mut Pass<'_>, end: impl Fn(&Hold) -> u64, mut found: impl FnMut(&mut Pass<'_>, usize, usize)) {
     let holds = &pass.timeline.holds;
     let mut pairs = Vec::new();
     for part in pass.order.locks() {
-        let mut lasting: Option<usize> = None; // of those before, the one that ends last
+        let mut before = Foremost::default(); // those that end last
         for place in part.iter().map(|place| *place as usize) {
-            if let Some(before) = lasting.filter(|before| end(&holds[*before]) > holds[place].granted) {
-                pairs.push((before, place));
-            }
-            if lasting.is_none_or(|before| end(&holds[place]) > end(&holds[before])) {
-                lasting = Some(place);
-            }
+            let hold = &holds[place];
+            let excluding = before.excluding(hold).filter(|other| end(&holds[*other]) > hold.granted);
+            pairs.extend(excluding.max_by_key(|other| end(&holds[*other])).map(|other| (other, place)));
+            before.add(place, hold, |new, old| end(&holds[new]) > end(&holds[old]));
         }
     }
     for (earlier, later) in pairs {
         found(pass, earlier, later);
     }
+}
+
+/// More permits were held at once than there are: in the store, and in the clients' beliefs.
+pub(super) fn too_many_permits(pass: &mut Pass<'_>) {
+    let tolerance = pass.options.tolerance;
+    for (kind, held, more) in [
+        (Kind::DoubleGrant, "granted", permits_beyond(pass, |hold| hold.sure_within(tolerance))),
+        (Kind::BeliefOverlap, "believed in", permits_beyond(pass, |hold| hold.believed_until)),
+    ] {
+        for (place, count) in more {
+            let hold = &pass.timeline.holds[place];
+            let Holding::Permits { limit, .. } = hold.holding else { continue };
+            let said = format!(
+                "{count} permits of {} are {held} at once with those of {}, and there are {limit}",
+                pass.text(hold.lock),
+                pass.called(hold),
+            );
+            pass.found(kind, hold.granted, &[hold.line], said);
+        }
+    }
+}
+
+/// Each hold with which there were more permits than its limit, and how many there were.
+fn permits_beyond(pass: &Pass<'_>, end: impl Fn(&Hold) -> u64) -> Vec<(usize, u64)> {
+    let holds = &pass.timeline.holds;
+    let mut beyond = Vec::new();
+    for part in pass.order.locks() {
+        let mut ends: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
+        let mut held = 0u64;
+        for place in part.iter().map(|place| *place as usize) {
+            let hold = &holds[place];
+            let Holding::Permits { count, limit } = hold.holding else { continue };
+            while let Some(Reverse((_, over))) = ends.peek().copied().filter(|Reverse((end, _))| *end <= hold.granted) {
+                ends.pop();
+                held -= u64::from(over);
+            }
+            if end(hold) > hold.granted {
+                held += u64::from(count);
+                ends.push(Reverse((end(hold), count)));
+            }
+            if held > u64::from(limit) {
+                beyond.push((place, held));
+            }
+        }
+    }
+    beyond
 }
 
 /// A client believed for longer than the store had promised (T1).
@@ -96,6 +144,7 @@ pub(super) fn against_sightings(pass: &mut Pass<'_>) {
     if timeline.sightings.is_empty() {
         return;
     }
+    // A look shows one holder, which says nothing against others that may be beside it.
     let mut believed: HashMap<Name, Intervals> = HashMap::new();
     for part in pass.order.locks() {
         let of = |place: &u32| {
@@ -103,7 +152,8 @@ pub(super) fn against_sightings(pass: &mut Pass<'_>) {
             (hold.granted, hold.believed_until, *place)
         };
         let Some(first) = part.first() else { continue };
-        believed.insert(timeline.holds[*first as usize].lock, Intervals::of(part.iter().map(of).collect()));
+        let alone = part.iter().filter(|place| timeline.holds[**place as usize].holding.is_alone());
+        believed.insert(timeline.holds[*first as usize].lock, Intervals::of(alone.map(of).collect()));
     }
     let mut told = vec![false; timeline.holds.len()];
     for sighting in &timeline.sightings {

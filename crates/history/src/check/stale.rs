@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::Pass;
+use super::{Pass, excluding::Foremost};
 use crate::{finding::Kind, history::Name, holds::Operation};
 
-/// Judges each operation by the newest grant of its lock, and by the newest that had been at the resource.
+/// Judges each operation by the newest grant of its lock that its own may not be beside, and by the newest such that had been at
+/// the resource.
 pub(super) fn operations(pass: &mut Pass<'_>) {
     let timeline = pass.timeline;
-    // For each lock, how many of its holds are granted by now; operations are in the order of their times.
-    let mut granted: HashMap<Name, usize> = HashMap::new();
-    // For each resource and lock, the newest hold that was there.
-    let mut been: HashMap<(Name, Name), usize> = HashMap::new();
+    // For each lock, how many of its holds are granted by now, and the newest of them; operations are in the order of their times.
+    let mut granted: HashMap<Name, (usize, Foremost)> = HashMap::new();
+    // For each resource and lock, the newest holds that were there.
+    let mut been: HashMap<(Name, Name), Foremost> = HashMap::new();
+    let newer = |new: usize, old: usize| new > old;
     for operation in &timeline.operations {
         let Some(place) = timeline.hold_of(operation.grant) else {
             if operation.taken {
@@ -21,27 +23,29 @@ pub(super) fn operations(pass: &mut Pass<'_>) {
         };
         let hold = &timeline.holds[place];
         let part = pass.order.of_lock(hold.lock);
-        let count = granted.entry(hold.lock).or_default();
-        while part.get(*count).is_some_and(|next| timeline.holds[*next as usize].granted <= operation.at) {
+        let (count, newest) = granted.entry(hold.lock).or_default();
+        while let Some(next) = part.get(*count).map(|next| *next as usize) {
+            let one = &timeline.holds[next];
+            if one.granted > operation.at {
+                break;
+            }
+            newest.add(next, one, newer);
             *count += 1;
         }
         // The answer may still be on its way when the holder is judged by another's clock: then it is its own newest.
-        let newest = part[..*count].last().map_or(place, |newest| (*newest as usize).max(place));
-        let at_resource = (operation.resource, hold.lock);
-        let there = been.get(&at_resource).copied().unwrap_or(place);
+        let newest = newest.excluding(hold).fold(place, usize::max);
+        let at_resource = been.entry((operation.resource, hold.lock)).or_default();
+        let there = at_resource.excluding(hold).fold(place, usize::max);
+        if operation.taken {
+            at_resource.add(place, hold, newer);
+        }
         let (kind, other) = match operation.taken {
             true if there > place => (Kind::StaleAccepted, there),
             true if newest > place => (Kind::LateAccepted, newest),
+            true => continue,
             false if newest > place => (Kind::StaleRefused, newest),
             false => (Kind::RightfulRefused, newest),
-            true => {
-                been.insert(at_resource, place);
-                continue;
-            }
         };
-        if kind == Kind::LateAccepted {
-            been.insert(at_resource, place);
-        }
         judged(pass, operation, kind, place, other);
     }
 }

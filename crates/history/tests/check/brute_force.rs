@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use fencepost_history::{Kind, Options, check};
+use fencepost_history::{Holding, Kind, Options, check};
 use proptest::prelude::*;
 
-use crate::model::{Deed, Life, deeds, history, lives, place};
+use crate::model::{Deed, LIMIT, Life, deeds, history, lives, place};
 
 const EXACT: Options = Options { tolerance: 0, most_bypassed: None, slowest_recovery: None };
 
@@ -20,18 +20,27 @@ fn by_definition(lives: &[Life], deeds: &[Deed]) -> BTreeSet<(Kind, u64)> {
                 continue;
             }
             if (earlier.granted, j) < (later.granted, i) {
-                if earlier.sure_until() > later.granted {
+                if later.excludes(earlier) && earlier.sure_until() > later.granted {
                     found.insert((Kind::DoubleGrant, later.granted));
                 }
-                if earlier.believed_until() > later.granted {
+                if later.excludes(earlier) && earlier.believed_until() > later.granted {
                     found.insert((Kind::BeliefOverlap, later.granted));
                 }
-                if later.fence.is_some() && earlier.fence == later.fence {
+                let own = later.holding != Holding::Shared && earlier.holding != Holding::Shared;
+                if own && later.shares_fences_with(earlier) && later.fence.is_some() && earlier.fence == later.fence {
                     found.insert((Kind::FenceTwice, later.granted));
                 }
             }
-            if earlier.granted <= later.asked && later.fence.is_some() && earlier.fence > later.fence {
+            let one_sequence = later.shares_fences_with(earlier);
+            if one_sequence && earlier.granted <= later.asked && later.fence.is_some() && earlier.fence > later.fence {
                 found.insert((Kind::FenceBackwards, later.granted));
+            }
+        }
+        for (kind, end) in
+            [(Kind::DoubleGrant, Life::sure_until as fn(&Life) -> u64), (Kind::BeliefOverlap, Life::believed_until)]
+        {
+            if later.permits().is_some() && permits_with(lives, i, end) > LIMIT {
+                found.insert((kind, later.granted));
             }
         }
         if later.believed_until().min(end) > later.promised_until() {
@@ -47,9 +56,22 @@ fn by_definition(lives: &[Life], deeds: &[Deed]) -> BTreeSet<(Kind, u64)> {
     found
 }
 
+/// How many permits are held when this one is granted, with its own.
+fn permits_with(lives: &[Life], i: usize, end: impl Fn(&Life) -> u64) -> u32 {
+    let (granted, lock) = (lives[i].granted, lives[i].lock);
+    let there = lives
+        .iter()
+        .enumerate()
+        .filter(|(j, life)| life.lock == lock && (life.granted, *j) <= (granted, i) && end(life) > granted);
+    there.filter_map(|(_, life)| life.permits()).sum()
+}
+
 fn judge(lives: &[Life], deeds: &[Deed], n: usize, deed: &Deed, found: &mut BTreeSet<(Kind, u64)>) {
     let rank = |life: usize| (lives[life].granted, life);
-    let newer = |life: usize| lives[life].lock == lives[deed.life].lock && rank(life) > rank(deed.life);
+    let newer = |life: usize| {
+        let (one, own) = (&lives[life], &lives[deed.life]);
+        one.lock == own.lock && one.excludes(own) && rank(life) > rank(deed.life)
+    };
     let granted_since = (0..lives.len()).any(|life| newer(life) && lives[life].granted <= deed.at);
     let been_since = deeds[..n].iter().any(|before| before.taken && newer(before.life));
     match (deed.taken, been_since, granted_since) {

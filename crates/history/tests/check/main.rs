@@ -5,3 +5,4 @@ mod examples;
 mod model;
 mod mutations;
 mod reading;
+mod sharing;

@@ -1,6 +1,6 @@
 //! Random lives of grants, as a model that can be written as a history and judged without the checker.
 
-use fencepost_history::{Answer, Event, History, Verb, What};
+use fencepost_history::{Answer, Event, History, Holding, Verb, What};
 use proptest::prelude::*;
 
 /// One grant, from the asking to its end. All times differ from each other's by construction of [`lives`].
@@ -12,6 +12,8 @@ pub(crate) struct Life {
     pub(crate) ttl: Option<u64>,
     pub(crate) until: Option<u64>,
     pub(crate) fence: Option<u64>,
+    pub(crate) holding: Holding,
+    pub(crate) slots: Option<Box<[u32]>>,
     pub(crate) end: End,
 }
 
@@ -37,7 +39,38 @@ pub(crate) struct Deed {
     pub(crate) taken: bool,
 }
 
+/// How many permits there are in the model.
+pub(crate) const LIMIT: u32 = 3;
+
 impl Life {
+    pub(crate) fn permits(&self) -> Option<u32> {
+        match self.holding {
+            Holding::Permits { count, .. } => Some(count),
+            Holding::Alone | Holding::Shared => None,
+        }
+    }
+
+    /// By the definition: readers are beside readers, and permits beside others of other slots.
+    pub(crate) fn excludes(&self, other: &Life) -> bool {
+        let slots = |life: &Life| life.slots.iter().flatten().copied().collect::<Vec<_>>();
+        match (self.holding, other.holding) {
+            (Holding::Shared, Holding::Shared) => false,
+            (Holding::Permits { .. }, Holding::Permits { .. }) => {
+                slots(self).iter().any(|slot| slots(other).contains(slot))
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether their fences are of one sequence.
+    pub(crate) fn shares_fences_with(&self, other: &Life) -> bool {
+        match (self.permits(), other.permits()) {
+            (None, None) => true,
+            (Some(_), Some(_)) => self.excludes(other),
+            _ => false,
+        }
+    }
+
     pub(crate) fn promised_until(&self) -> u64 {
         self.ttl.map_or(u64::MAX, |ttl| self.asked + ttl)
     }
@@ -59,6 +92,17 @@ impl Life {
     }
 }
 
+type RawLife = (u8, u64, u64, Option<u64>, Option<u64>, Option<u64>, (u8, u64), (Holding, Option<Box<[u32]>>));
+
+/// Mostly alone; else as a reader, or with permits whose slots are told or not.
+fn holding() -> impl Strategy<Value = (Holding, Option<Box<[u32]>>)> {
+    let permits = (1..=2u32, prop::option::of(0..LIMIT)).prop_map(|(count, first)| {
+        let slots = first.map(|first| (first..first + count).map(|slot| slot % LIMIT).collect());
+        (Holding::Permits { count, limit: LIMIT }, slots)
+    });
+    prop_oneof![3 => Just((Holding::Alone, None)), 2 => Just((Holding::Shared, None)), 2 => permits]
+}
+
 /// A few lives, whose times collide often.
 pub(crate) fn lives() -> impl Strategy<Value = Vec<Life>> {
     let life = (
@@ -69,19 +113,19 @@ pub(crate) fn lives() -> impl Strategy<Value = Vec<Life>> {
         prop::option::of(0..60u64),
         prop::option::of(1..6u64),
         (0..4u8, 1..40u64),
+        holding(),
     );
     prop::collection::vec(life, 1..8).prop_map(|all| {
-        let of =
-            |(lock, asked, took, ttl, until, fence, (end, after)): (u8, u64, u64, _, Option<u64>, _, (u8, u64))| {
-                let granted = asked + took;
-                let end = match end {
-                    0 => End::Never,
-                    1 => End::Released(granted + after),
-                    2 => End::Lost(granted + after),
-                    _ => End::Died(granted + after),
-                };
-                Life { lock, asked, granted, ttl, until: until.map(|span| asked + span), fence, end }
+        let of = |(lock, asked, took, ttl, until, fence, (end, after), (holding, slots)): RawLife| {
+            let granted = asked + took;
+            let end = match end {
+                0 => End::Never,
+                1 => End::Released(granted + after),
+                2 => End::Lost(granted + after),
+                _ => End::Died(granted + after),
             };
+            Life { lock, asked, granted, ttl, until: until.map(|span| asked + span), fence, holding, slots, end }
+        };
         all.into_iter().map(of).collect()
     })
 }
@@ -113,14 +157,18 @@ pub(crate) fn history(lives: &[Life], deeds: &[Deed]) -> History {
     for (index, life) in lives.iter().enumerate() {
         let (by, grant, lock) = (format!("client {index}"), format!("grant {index}"), format!("lock {}", life.lock));
         let mut push = |at, what| events.push(Event { at, by: by.clone(), what });
-        push(life.asked, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() });
+        push(
+            life.asked,
+            What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone(), holding: life.holding },
+        );
         let (ttl, until, fence) = (life.ttl, life.until, life.fence);
-        push(life.granted, What::Ok { answer: Answer::Granted, fence, ttl, from: None, until });
+        let slots = life.slots.clone();
+        push(life.granted, What::Ok { answer: Answer::Granted, fence, ttl, from: None, until, slots });
         match life.end {
             End::Never => {}
             End::Released(at) => {
-                push(at, What::Invoke { verb: Verb::Release, lock, grant });
-                push(at, What::Ok { answer: Answer::AlreadyExpired, fence: None, ttl: None, from: None, until: None });
+                push(at, What::asks(Verb::Release, lock, grant));
+                push(at, What::says(Answer::AlreadyExpired));
             }
             End::Lost(at) => push(at, What::Lost { grant, why: "told".to_owned() }),
             End::Died(at) => push(at, What::Died),

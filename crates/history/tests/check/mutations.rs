@@ -1,6 +1,6 @@
 //! A good history is clean, and each mutation of it is flagged.
 
-use fencepost_history::{Kind, Options, check};
+use fencepost_history::{Holding, Kind, Options, check};
 use proptest::prelude::*;
 
 use crate::model::{Deed, End, Life, history};
@@ -24,6 +24,8 @@ fn good(steps: &[(u64, u64, u64)]) -> (Vec<Life>, Vec<Deed>) {
         });
         let until = Some(asked + ttl - 10);
         lives.push(Life {
+            holding: Holding::Alone,
+            slots: None,
             lock: 0,
             asked,
             granted,

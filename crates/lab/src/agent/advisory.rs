@@ -46,12 +46,12 @@ impl Advisory {
 
     async fn acquire(&mut self, order: u64, lock: String, grant: String, wait_ms: Option<u64>) {
         let asked = super::now();
-        tell(&self.name, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() });
+        tell(&self.name, What::asks(Verb::Acquire, lock.clone(), grant.clone()));
         loop {
             match self.ask("pg_try_advisory_lock", &lock).await {
                 Ok(true) => {
                     let answer = Answer::Granted;
-                    tell(&self.name, What::Ok { answer, fence: None, ttl: None, from: None, until: None });
+                    tell(&self.name, What::says(answer));
                     self.locks.insert(grant, lock);
                     return done(order, Came::Yes, "");
                 }
@@ -67,11 +67,11 @@ impl Advisory {
 
     async fn release(&mut self, order: u64, grant: String) {
         let Some(lock) = self.locks.remove(&grant) else { return done(order, Came::Failed, "never held") };
-        tell(&self.name, What::Invoke { verb: Verb::Release, lock: lock.clone(), grant });
+        tell(&self.name, What::asks(Verb::Release, lock.clone(), grant));
         match self.ask("pg_advisory_unlock", &lock).await {
             Ok(unlocked) => {
                 let answer = if unlocked { Answer::Released } else { Answer::AlreadyExpired };
-                tell(&self.name, What::Ok { answer, fence: None, ttl: None, from: None, until: None });
+                tell(&self.name, What::says(answer));
                 done(order, if unlocked { Came::Yes } else { Came::No }, "");
             }
             Err(error) => self.unknown(order, error.to_string()),

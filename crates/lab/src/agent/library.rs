@@ -7,15 +7,16 @@ use std::{
 };
 
 use fencepost::{
-    Attempt, Correctness, Efficiency, Lease, LockRequest, Locks, Namespace,
+    Attempt, Correctness, Efficiency, Fence, Lease, LockRequest, Locks, Namespace,
     capabilities::FenceSource,
     claim::{Grant, Release},
     clock::Moment,
+    hold::{Counted, Hold, Shared},
     purpose::Purpose,
     registry,
 };
 use fencepost_core::error::Applied;
-use fencepost_history::{Answer, Verb, What};
+use fencepost_history::{Answer, Holding, Verb, What};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     sync::{Mutex, mpsc},
@@ -48,29 +49,51 @@ pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> 
 
 /// What the two purposes have in common for this client.
 trait Useful: Purpose {
-    fn request(locks: &Locks<Self>, lock: &str) -> LockRequest<Self>;
+    fn alone(locks: &Locks<Self>, lock: &str) -> LockRequest<Self>;
+    fn reader(locks: &Locks<Self>, lock: &str) -> LockRequest<Self, Shared>;
+    fn permits(locks: &Locks<Self>, lock: &str, count: u32, limit: u32) -> LockRequest<Self, Counted>;
     fn fence(lease: &Lease<Self>) -> Option<u64>;
+    fn fence_of_reader(lease: &Lease<Self, Shared>) -> Option<u64>;
+    fn fence_of_permits(lease: &Lease<Self, Counted>) -> Option<u64>;
 }
 
-impl Useful for Correctness {
-    fn request(locks: &Locks<Self>, lock: &str) -> LockRequest<Self> {
-        locks.lock(lock)
-    }
+macro_rules! useful {
+    ($purpose:ty, $fence:expr, $of_reader:expr, $of_permits:expr) => {
+        impl Useful for $purpose {
+            fn alone(locks: &Locks<Self>, lock: &str) -> LockRequest<Self> {
+                locks.lock(lock)
+            }
 
-    fn fence(lease: &Lease<Self>) -> Option<u64> {
-        Some(lease.fence().get())
-    }
+            fn reader(locks: &Locks<Self>, lock: &str) -> LockRequest<Self, Shared> {
+                locks.read_write(lock).read()
+            }
+
+            fn permits(locks: &Locks<Self>, lock: &str, count: u32, limit: u32) -> LockRequest<Self, Counted> {
+                locks.semaphore(lock, limit).permits(count)
+            }
+
+            fn fence(lease: &Lease<Self>) -> Option<u64> {
+                $fence(lease)
+            }
+
+            fn fence_of_reader(lease: &Lease<Self, Shared>) -> Option<u64> {
+                $of_reader(lease)
+            }
+
+            fn fence_of_permits(lease: &Lease<Self, Counted>) -> Option<u64> {
+                $of_permits(lease)
+            }
+        }
+    };
 }
 
-impl Useful for Efficiency {
-    fn request(locks: &Locks<Self>, lock: &str) -> LockRequest<Self> {
-        locks.lock(lock)
-    }
-
-    fn fence(_: &Lease<Self>) -> Option<u64> {
-        None
-    }
-}
+useful!(
+    Correctness,
+    |lease: &Lease<Self>| Some(lease.fence().get()),
+    |lease: &Lease<Self, Shared>| lease.fence().map(Fence::get),
+    |lease: &Lease<Self, Counted>| Some(lease.fence().get())
+);
+useful!(Efficiency, |_| None, |_| None, |_| None);
 
 struct Actor<P> {
     name: String,
@@ -108,8 +131,8 @@ async fn obey<P: Useful>(
         let Order { order, task } = serde_json::from_str(&line)?;
         let actor = actor.clone();
         match task {
-            Task::Acquire { lock, grant, ttl_ms, wait_ms, renews } => {
-                let wanted = Wanted { lock, grant, ttl_ms, wait_ms, renews };
+            Task::Acquire { lock, grant, ttl_ms, wait_ms, renews, holding } => {
+                let wanted = Wanted { lock, grant, ttl_ms, wait_ms, renews, holding };
                 tokio::spawn(async move { actor.acquire(order, wanted).await });
             }
             Task::Check { grant } => actor.ask(order, &grant, Question::Check).await,
@@ -134,23 +157,42 @@ struct Wanted {
     ttl_ms: u64,
     wait_ms: Option<u64>,
     renews: bool,
+    holding: Holding,
 }
 
 impl<P: Useful> Actor<P> {
     /// Takes the lock and keeps it until it is released.
     async fn acquire(&self, order: u64, wanted: Wanted) {
-        let Wanted { lock, grant, ttl_ms, wait_ms, renews } = wanted;
-        let request = P::request(&self.locks, &lock).ttl(Duration::from_millis(ttl_ms)).label(LABEL, &grant);
+        let (locks, lock) = (&self.locks, &wanted.lock);
+        match wanted.holding {
+            Holding::Alone => self.take(order, P::alone(locks, lock), P::fence, wanted).await,
+            Holding::Shared => self.take(order, P::reader(locks, lock), P::fence_of_reader, wanted).await,
+            Holding::Permits { count, limit } => {
+                self.take(order, P::permits(locks, lock, count, limit), P::fence_of_permits, wanted).await;
+            }
+        }
+    }
+
+    async fn take<H: Hold>(
+        &self,
+        order: u64,
+        request: LockRequest<P, H>,
+        fence: impl Fn(&Lease<P, H>) -> Option<u64>,
+        wanted: Wanted,
+    ) {
+        let Wanted { lock, grant, ttl_ms, wait_ms, renews, holding } = wanted;
+        let request = request.ttl(Duration::from_millis(ttl_ms)).label(LABEL, &grant);
         let request = if renews { request } else { request.manual_renewal() };
         let request = match wait_ms {
             Some(limit) => request.wait(Duration::from_millis(limit)),
             None => request,
         };
-        tell(&self.name, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() });
+        let verb = Verb::Acquire;
+        tell(&self.name, What::Invoke { verb, lock: lock.clone(), grant: grant.clone(), holding });
         match request.acquire().await {
             Ok(Attempt::Acquired(lease)) => {
                 let answered = self.grants.lock().unwrap_or_else(PoisonError::into_inner).get(&grant).cloned();
-                let fence = P::fence(&lease);
+                let fence = fence(&lease);
                 tell(&self.name, self.granted(answered, fence, lease.deadline()));
                 let (questions, asked) = mpsc::unbounded_channel();
                 self.held.lock().await.insert(grant.clone(), Held { fence, questions });
@@ -171,9 +213,9 @@ impl<P: Useful> Actor<P> {
         }
     }
 
-    async fn keep(
+    async fn keep<H: Hold>(
         &self,
-        mut lease: Lease<P>,
+        mut lease: Lease<P, H>,
         lock: String,
         grant: String,
         mut asked: mpsc::UnboundedReceiver<(u64, Question)>,
@@ -194,7 +236,7 @@ impl<P: Useful> Actor<P> {
                 }
             };
             let verb = if question == Question::Check { Verb::Check } else { Verb::Release };
-            tell(&self.name, What::Invoke { verb, lock: lock.clone(), grant: grant.clone() });
+            tell(&self.name, What::asks(verb, lock.clone(), grant.clone()));
             match question {
                 Question::Check => self.check(order, &lease),
                 Question::Release => {
@@ -205,21 +247,21 @@ impl<P: Useful> Actor<P> {
         }
     }
 
-    fn check(&self, order: u64, lease: &Lease<P>) {
+    fn check<H: Hold>(&self, order: u64, lease: &Lease<P, H>) {
         let looked = lease.check();
-        tell(&self.name, plainly(if looked.is_ok() { Answer::Held } else { Answer::NotHeld }));
+        tell(&self.name, What::says(if looked.is_ok() { Answer::Held } else { Answer::NotHeld }));
         match looked {
             Ok(()) => done(order, Came::Yes, ""),
             Err(error) => done(order, Came::No, error.to_string()),
         }
     }
 
-    async fn release(&self, order: u64, lease: &mut Lease<P>) {
+    async fn release<H: Hold>(&self, order: u64, lease: &mut Lease<P, H>) {
         match lease.release().await {
             Ok(answer) => {
                 tell(
                     &self.name,
-                    plainly(match answer {
+                    What::says(match answer {
                         Release::Released => Answer::Released,
                         Release::AlreadyExpired => Answer::AlreadyExpired,
                         Release::HeldByOther => Answer::HeldByOther,
@@ -245,15 +287,12 @@ impl<P: Useful> Actor<P> {
     fn granted(&self, answered: Option<Grant>, fence: Option<u64>, until: Option<Moment>) -> What {
         let ttl = promised(&**self.locks.store(), answered.as_ref().and_then(|grant| grant.ttl));
         let truly = |moment| self.clock.truly(moment).as_nanos();
-        let from = answered.map(|grant| truly(grant.counted_from.moment()));
-        What::Ok { answer: Answer::Granted, fence, ttl, from, until: until.map(truly) }
+        let from = answered.as_ref().map(|grant| truly(grant.counted_from.moment()));
+        let slots = answered.filter(|grant| !grant.slots.is_empty()).map(|grant| Box::from(&*grant.slots));
+        What::Ok { answer: Answer::Granted, fence, ttl, from, until: until.map(truly), slots }
     }
 
     async fn fence(&self, grant: &str) -> Option<u64> {
         self.held.lock().await.get(grant).and_then(|held| held.fence)
     }
-}
-
-fn plainly(answer: Answer) -> What {
-    What::Ok { answer, fence: None, ttl: None, from: None, until: None }
 }

@@ -65,14 +65,14 @@ impl Naive {
 
     async fn acquire(&mut self, order: u64, lock: String, grant: String, ttl_ms: u64, wait_ms: Option<u64>) {
         let asked = super::now();
-        tell(&self.name, What::Invoke { verb: Verb::Acquire, lock: lock.clone(), grant: grant.clone() });
+        tell(&self.name, What::asks(Verb::Acquire, lock.clone(), grant.clone()));
         loop {
             let (from, asked_on_monotonic) = (super::now(), monotonic());
             match exchange(self.server, &["SET", &lock, &grant, "NX", "PX", &ttl_ms.to_string()]) {
                 Ok(reply) if reply.starts_with('+') => {
                     let ttl = Some(ttl_ms * 1_000_000);
                     let (answer, fence) = (Answer::Granted, self.count(&lock));
-                    tell(&self.name, What::Ok { answer, fence, ttl, from: Some(from), until: None });
+                    tell(&self.name, What::Ok { answer, fence, ttl, from: Some(from), until: None, slots: None });
                     let ttl = Duration::from_millis(ttl_ms);
                     self.locks.insert(grant, Held { lock, fence, asked: asked_on_monotonic, ttl });
                     return done(order, Came::Yes, "");
@@ -95,20 +95,20 @@ impl Naive {
             return done(order, Came::Yes, "it believes so, having nothing to look at");
         };
         let holds = monotonic().duration_since(held.asked) < held.ttl;
-        tell(&self.name, What::Invoke { verb: Verb::Check, lock: held.lock.clone(), grant });
+        tell(&self.name, What::asks(Verb::Check, held.lock.clone(), grant));
         let answer = if holds { Answer::Held } else { Answer::NotHeld };
-        tell(&self.name, What::Ok { answer, fence: None, ttl: None, from: None, until: None });
+        tell(&self.name, What::says(answer));
         done(order, if holds { Came::Yes } else { Came::No }, "");
     }
 
     fn release(&mut self, order: u64, grant: String) {
         let Some(Held { lock, .. }) = self.locks.remove(&grant) else { return done(order, Came::Failed, "never held") };
-        tell(&self.name, What::Invoke { verb: Verb::Release, lock: lock.clone(), grant });
+        tell(&self.name, What::asks(Verb::Release, lock.clone(), grant));
         match exchange(self.server, &["DEL", &lock]) {
             Ok(reply) => {
                 let deleted = reply == ":1";
                 let answer = if deleted { Answer::Released } else { Answer::AlreadyExpired };
-                tell(&self.name, What::Ok { answer, fence: None, ttl: None, from: None, until: None });
+                tell(&self.name, What::says(answer));
                 done(order, if deleted { Came::Yes } else { Came::No }, reply);
             }
             Err(error) => self.unknown(order, error.to_string()),

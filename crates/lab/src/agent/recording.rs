@@ -43,7 +43,7 @@ impl<P> Recording<P> {
 
     fn renewed(&self, claim: &Claim, asked: u64, answer: &Result<Renewal, Error>) {
         let (lock, grant) = (claim.name().to_string(), named(claim));
-        tell_at(asked, &self.by, What::Invoke { verb: Verb::Renew, lock, grant });
+        tell_at(asked, &self.by, What::asks(Verb::Renew, lock, grant));
         tell(
             &self.by,
             match answer {
@@ -57,11 +57,10 @@ impl<P> Recording<P> {
                         ttl: promised(&*self.store, Some(*ttl)),
                         from: Some(self.clock.truly(from).as_nanos()),
                         until: Some(self.clock.truly(until).as_nanos()),
+                        slots: None,
                     }
                 }
-                Ok(Renewal::Lost(_)) => {
-                    What::Ok { answer: Answer::NotHeld, fence: None, ttl: None, from: None, until: None }
-                }
+                Ok(Renewal::Lost(_)) => What::says(Answer::NotHeld),
                 Err(error) => What::Unknown { why: error.to_string() },
             },
         );

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use fencepost_core::owner::Owner;
-use tokio_postgres::{Client, Config, NoTls};
+use fencepost_postgres::Tls;
+use tokio_postgres::{Client, Config, NoTls, config::SslMode};
 
-use super::{Difference, Job, Outcome};
-use crate::stage::blocking_io;
+use super::{Difference, Differs, Job, Outcome};
 
 /// A table's rows, and a digest of them that does not depend on their order. Columns that are to be ignored are left out.
 const CONTENT: &str = "SELECT count(*), md5(coalesce(string_agg(row, '' ORDER BY row), ''))
@@ -21,22 +21,29 @@ const SEQUENCES: &str = "SELECT quote_ident(schemaname) || '.' || quote_ident(se
                          FROM pg_sequences";
 
 /// Runs the job on copies of a database, whose URL it finds as `DATABASE_URL` in its environment, and never on the
-/// database itself, to which nobody may be connected meanwhile. The copies are on the same server, and are removed.
-/// Columns called as `ignored` says are not compared: a time of change differs from run to run.
+/// database itself, to which nobody may be connected meanwhile. The copies are on the same server, and are removed, also when
+/// `stop` completes first; the answer is `None` then. Columns called as `ignored` says are not compared: a time of change differs
+/// from run to run.
 ///
 /// # Errors
-/// In words, when the database cannot be copied, or reached without TLS, or the command cannot be started; and when a copy cannot
-/// be removed.
+/// In words, when the database cannot be copied or reached, or the command cannot be started; and when a copy cannot be removed.
 ///
 /// # Cancel safety
 /// Dropped, the copies stay; they are called `fencepost_twice_` and more.
-pub async fn in_databases(job: &Job, url: &str, ignored: &[String]) -> Result<Outcome, String> {
-    let original: Config = url.parse().map_err(|_| "that is no URL of a PostgreSQL database".to_owned())?;
-    let name = original.get_dbname().ok_or("the URL names no database")?.to_owned();
-    let server = connected(&original, "postgres").await?;
+pub async fn in_databases(
+    job: &Job,
+    url: &str,
+    ignored: &[String],
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Outcome>, String> {
+    let database = Database::at(url)?;
+    let server = database.connected("postgres").await?;
     let random = Owner::random().map_err(|error| error.to_string())?.to_string();
     let copies = ["once", "twice"].map(|which| format!("fencepost_twice_{}_{which}", &random[..8]));
-    let outcome = on_copies(job, &server, &original, url, &name, &copies, ignored).await;
+    let outcome = tokio::select! {
+        outcome = database.compared(job, &server, &copies, ignored) => outcome.map(Some),
+        () = stop => Ok(None),
+    };
     for copy in &copies {
         let dropped = server.batch_execute(&format!("DROP DATABASE IF EXISTS {copy} WITH (FORCE)")).await;
         dropped.map_err(|error| format!("the copy {copy} could not be removed: {}", said(&error)))?;
@@ -44,31 +51,95 @@ pub async fn in_databases(job: &Job, url: &str, ignored: &[String]) -> Result<Ou
     outcome
 }
 
-async fn on_copies(
-    job: &Job,
-    server: &Client,
-    original: &Config,
-    url: &str,
-    name: &str,
-    copies: &[String; 2],
-    ignored: &[String],
-) -> Result<Outcome, String> {
-    for copy in copies {
-        let template = name.replace('"', "\"\"");
-        let copied = server.batch_execute(&format!("CREATE DATABASE {copy} TEMPLATE \"{template}\"")).await;
-        copied.map_err(|error| format!("the database {name} could not be copied: {}", said(&error)))?;
+/// The original, and how to reach its server.
+struct Database<'a> {
+    url: &'a str,
+    config: Config,
+    name: String,
+    /// With TLS where the URL says so.
+    tls: Option<Tls>,
+}
+
+impl<'a> Database<'a> {
+    fn at(url: &'a str) -> Result<Self, String> {
+        let (plain, tls) = without_tls(url)?;
+        let config: Config = plain.parse().map_err(|_| "that is no URL of a PostgreSQL database".to_owned())?;
+        let name = config.get_dbname().ok_or("the URL names no database")?.to_owned();
+        Ok(Self { url, config, name, tls })
     }
-    let urls = [with_database(url, &copies[0])?, with_database(url, &copies[1])?];
-    let ran = job.clone();
-    let ran = blocking_io(move || {
-        ran.run(|command, both| {
+
+    async fn compared(
+        &self,
+        job: &Job,
+        server: &Client,
+        copies: &[String; 2],
+        ignored: &[String],
+    ) -> Result<Outcome, String> {
+        for copy in copies {
+            let template = self.name.replace('"', "\"\"");
+            let copied = server.batch_execute(&format!("CREATE DATABASE {copy} TEMPLATE \"{template}\"")).await;
+            copied.map_err(|error| format!("the database {} could not be copied: {}", self.name, said(&error)))?;
+        }
+        let urls = [with_database(self.url, &copies[0])?, with_database(self.url, &copies[1])?];
+        let ran = job.run(|command, both| {
             command.env("DATABASE_URL", &urls[usize::from(both)]);
-        })
-    });
-    let (once, twice) = ran.await.map_err(|error| error.to_string())?;
-    let one = contents(&connected(original, &copies[0]).await?, ignored).await.map_err(|error| said(&error))?;
-    let two = contents(&connected(original, &copies[1]).await?, ignored).await.map_err(|error| said(&error))?;
-    Ok(Outcome { once, twice, differences: compare(&one, &two) })
+        });
+        let (once, twice) = ran.await.map_err(|error| error.to_string())?;
+        let one = contents(&self.connected(&copies[0]).await?, ignored).await.map_err(|error| said(&error))?;
+        let two = contents(&self.connected(&copies[1]).await?, ignored).await.map_err(|error| said(&error))?;
+        Ok(Outcome { once, twice, differences: compare(&one, &two) })
+    }
+
+    async fn connected(&self, database: &str) -> Result<Client, String> {
+        let mut config = self.config.clone();
+        config.dbname(database);
+        let refused =
+            |error: tokio_postgres::Error| format!("no connection to the database {database}: {}", said(&error));
+        match &self.tls {
+            None => {
+                let (client, connection) = config.connect(NoTls).await.map_err(refused)?;
+                tokio::spawn(connection);
+                Ok(client)
+            }
+            Some(tls) => {
+                config.ssl_mode(SslMode::Require);
+                let connector = tls.make_connect().map_err(|error| error.to_string())?;
+                let (client, connection) = config.connect(connector).await.map_err(refused)?;
+                tokio::spawn(connection);
+                Ok(client)
+            }
+        }
+    }
+}
+
+/// The URL without what libpq's options say of TLS, and that. Whoever asks for TLS gets a server whose certificate and name are
+/// checked, also where libpq would not.
+fn without_tls(url: &str) -> Result<(String, Option<Tls>), String> {
+    let (before, options) = url.split_once('?').unwrap_or((url, ""));
+    let (mut kept, mut tls, mut wanted) = (Vec::new(), Tls::default(), false);
+    let (mut cert, mut key) = (None, None);
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match (name, value) {
+            ("sslmode", "disable" | "allow" | "prefer") => {}
+            ("sslmode", "require" | "verify-ca" | "verify-full") => wanted = true,
+            ("sslmode", _) => {
+                return Err("sslmode is disable, allow, prefer, require, verify-ca or verify-full".to_owned());
+            }
+            ("sslrootcert", "system") => {}
+            ("sslrootcert", file) => tls.ca = Some(file.into()),
+            ("sslcert", file) => cert = Some(file.into()),
+            ("sslkey", file) => key = Some(file.into()),
+            _ => kept.push(option),
+        }
+    }
+    tls.client = match (cert, key) {
+        (None, None) => None,
+        (Some(cert), Some(key)) => Some((cert, key)),
+        _ => return Err("sslcert and sslkey belong together".to_owned()),
+    };
+    let kept = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    Ok((format!("{before}{kept}"), wanted.then_some(tls)))
 }
 
 /// A table or a sequence: rows and a digest, or its last number twice.
@@ -87,30 +158,19 @@ async fn contents(database: &Client, ignored: &[String]) -> Result<Contents, tok
     Ok(contents)
 }
 
-fn compare(one: &Contents, two: &Contents) -> Vec<(String, Difference)> {
-    let mut differences = Vec::new();
+fn compare(one: &Contents, two: &Contents) -> Vec<Differs> {
+    let mut differences = BTreeMap::new();
     for (name, (once, content)) in one {
-        match two.get(name) {
-            None => differences.push((name.clone(), Difference::OnlyOnce)),
-            Some((twice, _)) if twice != once => {
-                differences.push((name.clone(), Difference::Rows { once: *once, twice: *twice }));
-            }
-            Some((_, other)) if other != content => differences.push((name.clone(), Difference::Content)),
-            Some(_) => {}
-        }
+        let how = match two.get(name) {
+            None => Difference::OnlyOnce,
+            Some((twice, _)) if twice != once => Difference::Rows { once: *once, twice: *twice },
+            Some((_, other)) if other != content => Difference::Content,
+            Some(_) => continue,
+        };
+        differences.insert(name, how);
     }
-    let only_twice = two.keys().filter(|name| !one.contains_key(*name));
-    differences.extend(only_twice.map(|name| (name.clone(), Difference::OnlyTwice)));
-    differences.sort_by(|a, b| a.0.cmp(&b.0));
-    differences
-}
-
-async fn connected(config: &Config, database: &str) -> Result<Client, String> {
-    let connected = config.clone().dbname(database).connect(NoTls).await;
-    let (client, connection) =
-        connected.map_err(|error| format!("no connection to the database {database}: {}", said(&error)))?;
-    tokio::spawn(connection);
-    Ok(client)
+    differences.extend(two.keys().filter(|name| !one.contains_key(*name)).map(|name| (name, Difference::OnlyTwice)));
+    differences.into_iter().map(|(name, how)| Differs { what: name.clone(), how }).collect()
 }
 
 /// The URL with another database in its path.
@@ -130,9 +190,9 @@ fn said(error: &tokio_postgres::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{ffi::OsString, time::Duration};
+    use std::{ffi::OsString, future::pending, time::Duration};
 
-    use fencepost_servers::PostgresServer;
+    use fencepost_servers::{Certificates, PostgresServer};
 
     use super::*;
 
@@ -146,10 +206,19 @@ mod tests {
         assert!(changed("postgres://h").is_err() && changed("host=h dbname=x").is_err());
     }
 
-    /// psql of the server's own package does the work.
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_two_at_once_do_to_a_database_is_told_and_the_database_is_left_alone() {
-        let server = tokio::task::spawn_blocking(PostgresServer::start).await.expect("a server");
+    #[test]
+    fn what_a_url_says_of_tls_is_understood_as_libpq_does_or_more_strictly() {
+        let (plain, tls) =
+            without_tls("postgres://h/x?sslmode=verify-full&connect_timeout=5&sslrootcert=/ca.pem").unwrap();
+        assert_eq!(plain, "postgres://h/x?connect_timeout=5");
+        assert_eq!(tls, Some(Tls { ca: Some("/ca.pem".into()), client: None }));
+        assert_eq!(without_tls("postgres://h/x?sslmode=prefer"), Ok(("postgres://h/x".to_owned(), None)));
+        assert!(without_tls("postgres://h/x?sslmode=perhaps").is_err());
+        assert!(without_tls("postgres://h/x?sslmode=require&sslcert=c").is_err());
+    }
+
+    fn shop() -> PostgresServer {
+        let server = PostgresServer::start();
         server.sql("postgres", "CREATE DATABASE shop");
         server.sql(
             "shop",
@@ -157,19 +226,63 @@ mod tests {
         );
         server.sql("shop", "CREATE TABLE orders (item text)");
         server.sql("shop", "INSERT INTO stock VALUES ('book', 10)");
-        let played = async |sql: &str| {
-            let script = format!("psql -qX \"$DATABASE_URL\" -c \"{sql}\"");
-            let job = Job { command: ["sh", "-c", &script].map(OsString::from).to_vec(), apart: Duration::ZERO };
-            let outcome = in_databases(&job, &server.url("shop"), &["changed".to_owned()]).await.expect("it runs");
-            assert!(outcome.once.success());
-            outcome.differences
-        };
-        assert_eq!(played("UPDATE stock SET left_over = 9, changed = now()").await, []);
-        let counted = played("UPDATE stock SET left_over = left_over - 1").await;
+        server
+    }
+
+    fn copies(server: &PostgresServer) -> String {
+        server.value("postgres", "SELECT count(*) FROM pg_database WHERE datname LIKE 'fencepost%'")
+    }
+
+    /// psql of the server's own package does the work.
+    async fn played(url: &str, sql: &str) -> Vec<(String, Difference)> {
+        let script = format!("psql -qX \"$DATABASE_URL\" -c \"{sql}\"");
+        let job = Job { command: ["sh", "-c", &script].map(OsString::from).to_vec(), apart: Duration::ZERO };
+        let outcome = in_databases(&job, url, &["changed".to_owned()], pending()).await;
+        let outcome = outcome.expect("it runs").expect("to its end");
+        assert!(outcome.once.well());
+        outcome.differences.into_iter().map(|one| (one.what, one.how)).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_two_at_once_do_to_a_database_is_told_and_the_database_is_left_alone() {
+        let server = tokio::task::spawn_blocking(shop).await.expect("a server");
+        let url = server.url("shop");
+        assert_eq!(played(&url, "UPDATE stock SET left_over = 9, changed = now()").await, []);
+        let counted = played(&url, "UPDATE stock SET left_over = left_over - 1").await;
         assert_eq!(counted, [("public.stock".to_owned(), Difference::Content)]);
-        let added = played("INSERT INTO orders VALUES ('book')").await;
+        let added = played(&url, "INSERT INTO orders VALUES ('book')").await;
         assert_eq!(added, [("public.orders".to_owned(), Difference::Rows { once: 1, twice: 2 })]);
         assert_eq!(server.value("shop", "SELECT left_over FROM stock"), "10");
-        assert_eq!(server.value("postgres", "SELECT count(*) FROM pg_database WHERE datname LIKE 'fencepost%'"), "0");
+        assert_eq!(copies(&server), "0");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_database_that_demands_tls_is_copied_over_it() {
+        let server = tokio::task::spawn_blocking(shop).await.expect("a server");
+        let files = Certificates::make(&[], "client");
+        server.encrypt(&files.path("server.pem"), &files.path("server.key"), &files.path("ca.pem"));
+        server.demand("hostssl all all 127.0.0.1/32 trust\nhostnossl shop all 127.0.0.1/32 reject");
+        let ca = files.path("ca.pem");
+        let url = format!("{}?sslmode=verify-full&sslrootcert={}", server.url("shop"), ca.display());
+        let counted = played(&url, "UPDATE stock SET left_over = left_over - 1").await;
+        assert_eq!(counted, [("public.stock".to_owned(), Difference::Content)]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_stops_it_leaves_no_copy_and_no_job_behind() {
+        let server = tokio::task::spawn_blocking(shop).await.expect("a server");
+        let marks = tempfile::tempdir().expect("a directory");
+        let began = marks.path().join("began");
+        let script = format!("touch {}; exec sleep 60", began.display());
+        let job = Job { command: ["sh", "-c", &script].map(OsString::from).to_vec(), apart: Duration::ZERO };
+        let stop = async {
+            while !began.exists() {
+                crate::stage::pause(Duration::from_millis(10)).await;
+            }
+            assert_eq!(copies(&server), "2");
+        };
+        let outcome = in_databases(&job, &server.url("shop"), &[], stop).await.expect("it is stopped in order");
+        assert!(outcome.is_none());
+        assert_eq!(copies(&server), "0");
     }
 }

@@ -18,7 +18,8 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Ground {
-    url: String,
+    /// The store's, and of those beside it.
+    urls: Vec<String>,
     shown: String,
     namespace: Namespace,
     pub(crate) floor: Option<Box<dyn Floor>>,
@@ -29,15 +30,16 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) async fn open(plan: &Plan) -> Result<Self, Error> {
         let shown = StoreUrl::parse(&plan.url)?.to_string();
-        let text = match plan.distance {
-            Some(round_trip) => distance::put(&plan.url, round_trip)?,
-            None => plan.url.clone(),
+        let placed = |url: &String| match plan.distance {
+            Some(round_trip) => distance::put(url, round_trip),
+            None => Ok(url.clone()),
         };
-        let url = StoreUrl::parse(&text)?;
+        let urls = std::iter::once(&plan.url).chain(&plan.beside).map(placed).collect::<Result<Vec<_>, _>>()?;
+        let url = StoreUrl::parse(&urls[0])?;
         let (floor, namespace) = floor::of(&url, &plan.namespace).await?;
         // Two runs at once must not meet on a name.
         let prefix = format!("bench/{:.8}", Owner::random()?.to_string());
-        let ground = Self { url: text, shown, namespace, floor, prefix, names: AtomicU64::new(0) };
+        let ground = Self { urls, shown, namespace, floor, prefix, names: AtomicU64::new(0) };
         // Makes the directory that the floor works in, and tells a store that is not there at once.
         ground.client().await?.close().await;
         Ok(ground)
@@ -45,12 +47,22 @@ impl Ground {
 
     /// A client of its own. What a lock is for makes no difference to what it costs.
     pub(crate) async fn client(&self) -> Result<Locks<Efficiency>, Error> {
-        let locks = Locks::builder(&self.url).namespace(self.namespace.clone()).open().await?;
+        self.client_of(&self.urls[0]).await
+    }
+
+    /// The same on one of these [urls](Self::urls).
+    pub(crate) async fn client_of(&self, url: &str) -> Result<Locks<Efficiency>, Error> {
+        let locks = Locks::builder(url).namespace(self.namespace.clone()).open().await?;
         Ok(locks.for_efficiency())
     }
 
+    /// The store's URL first, then those beside it.
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
     pub(crate) async fn store(&self) -> Result<Arc<dyn Store>, Error> {
-        open_store(&self.url, self.namespace.clone(), BootClock::shared()).await
+        open_store(&self.urls[0], self.namespace.clone(), BootClock::shared()).await
     }
 
     /// A name that nobody has used.

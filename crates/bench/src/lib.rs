@@ -22,7 +22,10 @@ mod work;
 pub use crate::{
     plan::{Plan, Work},
     report::{Against, Figure, Goal, Latency, Outcome, Report, SCHEMA},
-    work::{PassedOver, passed_over},
+    work::{
+        PassedOver, passed_over,
+        transfers::{Page, Transfer, Way, page},
+    },
 };
 
 use fencepost::Error;
@@ -37,7 +40,8 @@ use crate::ground::Ground;
 /// The store's own. One that comes in the middle ends the whole run: figures of a store that fails are no figures.
 ///
 /// # Cancel safety
-/// Safe: leases are given back in the background. A directory keeps the files of the unfinished run.
+/// Safe: leases are given back in the background. A directory keeps the files of the unfinished run, and a server the accounts of
+/// [`Work::Transfers`].
 pub async fn run(plan: &Plan, progress: &mut dyn FnMut(&str, f64)) -> Result<Report, Error> {
     process::raise_file_limit();
     let ground = Ground::open(plan).await?;

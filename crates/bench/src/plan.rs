@@ -25,12 +25,15 @@ pub enum Work {
     Crowds,
     /// How often those who wait are passed over by later ones. Only when it is asked for.
     Fairness,
+    /// Amounts moved between accounts, with a lock and without, on this store and on those [beside](Plan::beside) it. Only when it is
+    /// asked for.
+    Transfers,
 }
 
 impl Work {
     /// All of them, in the order in which they run. Leases come first: memory that another work has freed would be
     /// used again for them, and would not count.
-    pub const ALL: [Work; 8] = [
+    pub const ALL: [Work; 9] = [
         Work::Leases,
         Work::Alone,
         Work::Tasks,
@@ -39,6 +42,7 @@ impl Work {
         Work::Primitives,
         Work::Crowds,
         Work::Fairness,
+        Work::Transfers,
     ];
 
     /// Its word on the command line and in the report.
@@ -52,6 +56,7 @@ impl Work {
             Work::Primitives => "primitives",
             Work::Crowds => "crowds",
             Work::Fairness => "fairness",
+            Work::Transfers => "transfers",
         }
     }
 
@@ -67,6 +72,7 @@ impl Work {
             Work::Primitives => vec![part(&1, 4.0)],
             Work::Crowds => vec![part(&plan.crowd, 4.0)],
             Work::Fairness => vec![part(&FAIRNESS_TASKS, 4.0)],
+            Work::Transfers => plan.workers.iter().map(|workers| part(workers, 4.0)).collect(),
         }
     }
 }
@@ -105,6 +111,12 @@ pub struct Plan {
     pub leases: usize,
     /// How many come at once for [`Work::Crowds`].
     pub crowd: usize,
+    /// More stores for [`Work::Transfers`], measured in turns with the first.
+    pub beside: Vec<String>,
+    /// Numbers of workers for [`Work::Transfers`].
+    pub workers: Vec<usize>,
+    /// Numbers of accounts for [`Work::Transfers`], two or more each.
+    pub accounts: Vec<usize>,
     /// The command `fencepost` for [`Work::Startup`], which is left out without it.
     pub command: Option<PathBuf>,
 }
@@ -122,6 +134,9 @@ impl Plan {
             waiters: vec![1, 8, 64, 1000],
             leases: 10_000,
             crowd: 1_000,
+            beside: Vec::new(),
+            workers: vec![1, 4, 16],
+            accounts: vec![2, 64],
             command: None,
         }
     }
@@ -130,7 +145,7 @@ impl Plan {
         Work::ALL.into_iter().filter(|work| match self.only.is_empty() {
             true => match work {
                 Work::Startup => self.command.is_some(),
-                Work::Primitives | Work::Crowds | Work::Fairness => false,
+                Work::Primitives | Work::Crowds | Work::Fairness | Work::Transfers => false,
                 Work::Leases | Work::Alone | Work::Tasks | Work::HandOver => true,
             },
             false => self.only.contains(work),
@@ -159,6 +174,7 @@ impl fmt::Display for Part {
             Work::Primitives => f.write_str("primitives beside the plain lock"),
             Work::Crowds => write!(f, "{} readers, and as many who wait for permits", self.size),
             Work::Fairness => write!(f, "{} who want one lock all the time", self.size),
+            Work::Transfers => write!(f, "transfers by {} at once", self.size),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 mod table;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::{floor::Measured, plan::Work, samples::Samples};
+use crate::{floor::Measured, plan::Work, samples::Samples, work::transfers::Transfer};
 
 /// The version of the report's form. It rises when a field changes its meaning or goes; new fields may come at any time.
 pub const SCHEMA: u32 = 1;
@@ -39,17 +39,20 @@ pub struct Outcome {
     pub figures: Vec<Figure>,
     /// What the reader has to know.
     pub notes: Vec<String>,
+    /// The ways of [`Work::Transfers`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<Transfer>,
 }
 
 impl Outcome {
     pub(crate) fn of(work: Work, size: usize) -> Self {
-        let (against, figures, notes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { work, size, latency: None, per_second: None, against, figures, notes }
+        let (against, figures, notes, transfers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { work, size, latency: None, per_second: None, against, figures, notes, transfers }
     }
 }
 
 /// Times in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Half of them took less.
     pub p50_us: f64,

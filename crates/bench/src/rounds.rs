@@ -57,11 +57,21 @@ pub(crate) async fn contest(
     names: &[String],
     contestants: &[&dyn Cycle],
 ) -> Result<Vec<Series>, Error> {
+    contest_in_turns_of(TURN, span, names, contestants).await
+}
+
+/// The same in longer turns, or shorter ones.
+pub(crate) async fn contest_in_turns_of(
+    most: Duration,
+    span: Duration,
+    names: &[String],
+    contestants: &[&dyn Cycle],
+) -> Result<Vec<Series>, Error> {
     // Whatever is done once (a script sent, a file made) is done before it counts.
     for contestant in contestants {
         turn(*contestant, names, Duration::ZERO).await?;
     }
-    let length = TURN.min(span / (2 * contestants.len().max(1)) as u32);
+    let length = most.min(span / (2 * contestants.len().max(1)) as u32);
     let until = now().after(span);
     let mut series: Vec<_> = contestants.iter().map(|_| Series::default()).collect();
     for first in 0.. {

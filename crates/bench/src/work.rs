@@ -7,6 +7,7 @@ mod leases;
 mod primitives;
 mod startup;
 mod taking;
+pub(crate) mod transfers;
 
 pub use fairness::{PassedOver, passed_over};
 
@@ -31,6 +32,7 @@ pub(crate) async fn measure(ground: &Ground, plan: &Plan, part: &Part, span: Dur
         Work::Primitives => primitives::measure(ground, outcome, span).await,
         Work::Crowds => crowds::measure(ground, outcome, span).await,
         Work::Fairness => fairness::measure(ground, outcome, span).await,
+        Work::Transfers => transfers::measure(ground, plan, outcome, span).await,
     }
 }
 

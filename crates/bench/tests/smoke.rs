@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use fencepost::{Locks, url::StoreUrl};
-use fencepost_bench::{Outcome, Plan, Report, Work};
+use fencepost_bench::{Outcome, Plan, Report, Way, Work};
 use fencepost_servers::{ClusterSet, EtcdCluster, PostgresServer, RedisServer, SentinelSet, ZooKeeperServer};
 
 fn small(url: impl Into<String>) -> Plan {
@@ -190,4 +190,48 @@ async fn who_waits_is_passed_by_nobody_who_comes_later() {
         assert!(figure(&report, "of them had waited") > 0.0, "{report}");
         assert!(figure(&report, "the most for one who waited") <= 2.0, "{report}");
     }
+}
+
+/// Asked for by name only. What loses money is found out, and is nothing but the bare commands.
+#[tokio::test]
+async fn transfers_are_measured_with_a_lock_and_without_and_lose_nothing() {
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
+    let beside = postgres.url("postgres");
+    let config = fencepost_postgres::PostgresConfig::from_url(StoreUrl::parse(&beside).unwrap()).unwrap();
+    fencepost_postgres::migrate(&config).await.unwrap();
+    let only = vec![Work::Transfers];
+    let plan = Plan {
+        only,
+        total: Duration::from_secs(3),
+        beside: vec![beside],
+        workers: vec![1, 8],
+        accounts: vec![2],
+        ..Plan::new(redis.url())
+    };
+    let report = fencepost_bench::run(&plan, &mut |_, _| {}).await.unwrap();
+    for outcome in &report.outcomes {
+        assert_eq!(outcome.transfers.len(), 10, "{report}");
+        for transfer in &outcome.transfers {
+            assert!(transfer.per_second > 0.0 && transfer.by_lock > 0.0, "{report}");
+            assert!(transfer.lost == 0 || transfer.way == Way::Bare, "{report}");
+        }
+    }
+    for bare in report.outcomes[1].transfers.iter().filter(|transfer| transfer.way == Way::Bare) {
+        assert_ne!(bare.lost, 0, "eight who keep nobody away from two accounts lose transfers: {report}");
+    }
+    assert_eq!(postgres.value("postgres", "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'bench%'"), "0");
+    let left = redis.command(&["KEYS", "bench/*"]);
+    assert!(matches!(&left, fencepost_servers::Reply::List(keys) if keys.is_empty()), "{left:?}");
+
+    let page = fencepost_bench::page(&serde_json::to_string(&report).unwrap()).unwrap();
+    assert!(
+        page.table.contains("| PostgreSQL | one statement |") && page.table.contains("**wrong**"),
+        "{}",
+        page.table
+    );
+    assert!(page.picture.starts_with("<svg") && page.picture.contains("prefers-color-scheme:dark"), "{}", page.picture);
+
+    let elsewhere = Plan { only: vec![Work::Transfers], ..small("memory:transfers") };
+    let refused = fencepost_bench::run(&elsewhere, &mut |_, _| {}).await.unwrap_err().to_string();
+    assert!(refused.contains("measured on redis: and postgres:"), "{refused}");
 }

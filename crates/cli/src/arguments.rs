@@ -273,10 +273,13 @@ pub(crate) struct Bench {
     /// How long all of it may take
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: u64,
-    /// Only this work: alone, tasks, handover, leases or startup; or primitives, crowds or fairness, which are run only when
-    /// asked for; may be repeated
+    /// Only this work: alone, tasks, handover, leases or startup; or primitives, crowds, fairness or transfers, which are run
+    /// only when asked for; may be repeated
     #[arg(long, value_name = "WORK")]
     pub(crate) only: Vec<fencepost_bench::Work>,
+    /// Measure transfers on this store as well, in turns with the other; may be repeated
+    #[arg(long, value_name = "URL")]
+    pub(crate) beside: Vec<String>,
     /// Put the store this round trip away, through relays on this machine; 10ms for instance
     #[arg(long, value_name = "ROUND_TRIP", value_parser = distance)]
     pub(crate) distance: Option<Duration>,

@@ -21,6 +21,7 @@ pub(crate) fn measure(global: &Global, verb: Bench) -> Ending {
             total: Duration::from_secs(verb.seconds),
             only: verb.only,
             distance: verb.distance,
+            beside: verb.beside,
             // Without it the start of the command is left out, which the report says.
             command: std::env::current_exe().ok(),
             ..Plan::new(url)

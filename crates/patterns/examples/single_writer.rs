@@ -6,16 +6,32 @@
 //! **The log** is on any store that keeps cells. An append says how many events it has read; of two that have read as many, one is
 //! appended and the other is told, reads what came, and decides anew. Nobody holds anything.
 //!
+//! | what happens | what comes of it |
+//! |---|---|
+//! | others append in between | a conflict: the decision is made again, on what is there by then |
+//! | the writer dies | its event is in the log or not, as a whole; nobody waits for it |
+//! | the answer to an append is lost | an error: read the log to see whether it is there |
+//! | someone decides on an old reading and appends all the same | nothing can tell: the decision belongs between the reading and the append |
+//!
 //! **The actor** takes the lease of its account once, answers as many orders as come, and writes with the lease's fence. A second one
 //! that takes over has a newer fence, and the first one's next write is refused: it ends by that, and not by a guess.
+//!
+//! | what happens | what comes of it |
+//! |---|---|
+//! | the owner dies | the next one takes the lease, and goes on from what was answered |
+//! | the owner is paused, or cut off, while another takes over | its next write is refused, and that order is answered so |
+//! | the owner dies between its write and its answer | the order was carried out, and whoever sent it does not know |
 
 use std::time::Duration;
 
-use fencepost::{Acquired, Correctness, Edit, Lease, LockName, Locks, Update};
+use fencepost::{Acquired, Correctness, Edit, Lease, LockName, Locks, Update, purpose::Purpose};
 use fencepost_patterns::fenced::{FencedFile, Refused};
 use tokio::sync::{mpsc, oneshot};
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// The lock of the account.
+pub(crate) const ACCOUNT: &str = "account/alice";
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
@@ -26,40 +42,73 @@ async fn main() -> Result<(), Failed> {
 }
 
 /// Events of one thing, each in a cell of its own number, written if there is none.
-struct Log<'a> {
-    locks: &'a Locks<Correctness>,
+pub(crate) struct Log<'a, P> {
+    locks: &'a Locks<P>,
     of: &'a str,
+    /// Those that were read so far.
+    events: Vec<String>,
 }
 
 /// What became of an append.
 #[derive(Debug, PartialEq)]
 enum Append {
-    Done {
-        length: u64,
-    },
+    Done,
     /// Others have appended since the log was read.
     Conflict,
 }
 
-impl Log<'_> {
-    async fn append(&self, expected_length: u64, event: &str) -> Result<Append, fencepost::Error> {
-        let cell = self.locks.cell::<String>(format!("{}/{expected_length}", self.of))?;
+/// What became of a decision.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Decided {
+    /// Whether an event was appended.
+    pub(crate) appended: bool,
+    /// How often others were faster.
+    pub(crate) conflicts: u32,
+}
+
+impl<'a, P: Purpose> Log<'a, P> {
+    pub(crate) fn of(of: &'a str, locks: &'a Locks<P>) -> Self {
+        Self { locks, of, events: Vec::new() }
+    }
+
+    /// All events, of which only those are read that came since.
+    pub(crate) async fn read(&mut self) -> Result<&[String], fencepost::Error> {
+        while let Some(event) = self.locks.cell(format!("{}/{}", self.of, self.events.len()))?.read().await? {
+            self.events.push(event);
+        }
+        Ok(&self.events)
+    }
+
+    /// Appends an event to what was read, if nothing else was appended since.
+    async fn append(&mut self, event: &str) -> Result<Append, fencepost::Error> {
+        let cell = self.locks.cell::<String>(format!("{}/{}", self.of, self.events.len()))?;
         let written = cell.update(|there| match there {
             Some(_) => Edit::Leave,
             None => Edit::Write(event.to_owned()),
         });
-        Ok(match written.await? {
-            Update::Written { .. } => Append::Done { length: expected_length + 1 },
-            _ => Append::Conflict,
-        })
+        match written.await? {
+            Update::Written { .. } => {
+                self.events.push(event.to_owned());
+                Ok(Append::Done)
+            }
+            _ => Ok(Append::Conflict),
+        }
     }
 
-    async fn read(&self) -> Result<Vec<String>, fencepost::Error> {
-        let mut events = Vec::new();
-        while let Some(event) = self.locks.cell(format!("{}/{}", self.of, events.len()))?.read().await? {
-            events.push(event);
+    /// Appends what `decide` makes of the events, which is asked again whenever others were faster.
+    pub(crate) async fn decide(
+        &mut self,
+        mut decide: impl FnMut(&[String]) -> Option<String>,
+    ) -> Result<Decided, fencepost::Error> {
+        let mut conflicts = 0;
+        loop {
+            self.read().await?;
+            let Some(event) = decide(&self.events) else { return Ok(Decided { appended: false, conflicts }) };
+            match self.append(&event).await? {
+                Append::Done => return Ok(Decided { appended: true, conflicts }),
+                Append::Conflict => conflicts += 1,
+            }
         }
-        Ok(events)
     }
 }
 
@@ -69,39 +118,33 @@ async fn log_of_events(locks: &Locks<Correctness>) -> Result<(), Failed> {
     for seller in 0..8 {
         let locks = locks.clone();
         sellers.spawn(async move {
-            let log = Log { locks: &locks, of: "train 7" };
-            let mut conflicts = 0;
-            loop {
-                let events = log.read().await?;
-                if events.len() == 5 {
-                    return Ok::<_, fencepost::Error>((false, conflicts));
-                }
-                match log.append(events.len() as u64, &format!("seat sold by {seller}")).await? {
-                    Append::Done { .. } => return Ok((true, conflicts)),
-                    Append::Conflict => conflicts += 1,
-                }
-            }
+            let mut log = Log::of("train 7", &locks);
+            log.decide(|sold| (sold.len() < 5).then(|| format!("seat sold by {seller}"))).await
         });
     }
     let (mut sold, mut conflicts) = (0, 0);
     while let Some(ended) = sellers.join_next().await {
-        let (sale, lost) = ended??;
-        sold += u32::from(sale);
-        conflicts += lost;
+        let decided = ended??;
+        sold += u32::from(decided.appended);
+        conflicts += decided.conflicts;
     }
-    let events = Log { locks, of: "train 7" }.read().await?;
-    println!("log: {sold} of 8 sold a seat, {} are in the log, after {conflicts} conflicts", events.len());
-    if sold != 5 || events.len() != 5 {
+    let events = Log::of("train 7", locks).read().await?.len();
+    println!("log: {sold} of 8 sold a seat, {events} are in the log, after {conflicts} conflicts");
+    if sold != 5 || events != 5 {
         return Err("a seat was sold twice, or lost".into());
     }
     Ok(())
 }
 
 /// An order to the account's owner: an amount, and where to answer what is there then.
-type Order = (i64, oneshot::Sender<Result<i64, String>>);
+pub(crate) type Order = (i64, oneshot::Sender<Result<i64, String>>);
 
 /// Owns the account for as long as its lease lasts and nobody newer has written.
-async fn own(lease: Lease<Correctness>, account: FencedFile, mut orders: mpsc::Receiver<Order>) -> Result<(), Failed> {
+pub(crate) async fn own(
+    lease: Lease<Correctness>,
+    account: FencedFile,
+    mut orders: mpsc::Receiver<Order>,
+) -> Result<(), Failed> {
     let fence = lease.fence();
     // First the fence, then the balance: from here on it is in this task alone, and no order reads the file again.
     let mut balance = account.advance(fence)?.map_or(Ok(0), |text| String::from_utf8_lossy(&text).parse::<i64>())?;
@@ -132,7 +175,7 @@ async fn account_with_an_owner(locks: &Locks<Correctness>, account: FencedFile) 
     println!("account: {:?}, {:?}", order(&first, 100).await?, order(&first, -30).await?);
     println!("account: taking 200 is refused: {:?}", order(&first, -200).await?);
 
-    locks.store().force(&LockName::new("account/alice")?, None).await?; // as if the first one were cut off
+    locks.store().force(&LockName::new(ACCOUNT)?, None).await?; // as if the first one were cut off
     let (second, orders) = mpsc::channel(16);
     let second_owner = tokio::spawn(own(take(locks).await?, account, orders));
     let after = order(&second, -50).await?;
@@ -146,14 +189,16 @@ async fn account_with_an_owner(locks: &Locks<Correctness>, account: FencedFile) 
     }
 }
 
-async fn order(owner: &mpsc::Sender<Order>, amount: i64) -> Result<Result<i64, String>, Failed> {
+/// Sends an order, and answers what its owner said.
+pub(crate) async fn order(owner: &mpsc::Sender<Order>, amount: i64) -> Result<Result<i64, String>, Failed> {
     let (answer, answered) = oneshot::channel();
     owner.send((amount, answer)).await?;
     Ok(answered.await?)
 }
 
-async fn take(locks: &Locks<Correctness>) -> Result<Lease<Correctness>, Failed> {
-    match locks.lock("account/alice").wait(Duration::from_secs(5)).acquire().await? {
+/// Takes the account's lease.
+pub(crate) async fn take(locks: &Locks<Correctness>) -> Result<Lease<Correctness>, Failed> {
+    match locks.lock(ACCOUNT).wait(Duration::from_secs(60)).acquire().await? {
         Acquired(lease) => Ok(lease),
         other => Err(format!("{other:?}").into()),
     }

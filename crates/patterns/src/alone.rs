@@ -56,16 +56,26 @@ pub(crate) fn opened(path: &Path) -> io::Result<File> {
 pub(crate) fn wait_for(file: &File) -> io::Result<()> {
     let until = BootClock.now().after(STEP_WITHIN);
     let mut backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(5));
-    loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if BootClock.now() < until => thread::sleep(backoff.pause()),
-            Err(Errno::WOULDBLOCK) => {
-                let said =
-                    format!("another process has been in the midst of a step for {STEP_WITHIN:?}; nothing was changed");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
-            }
-            Err(error) => return Err(error.into()),
+    while !had(file)? {
+        if BootClock.now() >= until {
+            return Err(in_vain());
         }
+        thread::sleep(backoff.pause());
     }
+    Ok(())
+}
+
+/// Whether the file is ours now, until it is closed.
+pub(crate) fn had(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// After [`STEP_WITHIN`].
+pub(crate) fn in_vain() -> io::Error {
+    let said = format!("another has been in the midst of a step for {STEP_WITHIN:?}; nothing was changed");
+    io::Error::new(io::ErrorKind::TimedOut, said)
 }

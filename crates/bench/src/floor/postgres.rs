@@ -153,7 +153,7 @@ impl Cycle for RoundTrip {
     }
 }
 
-async fn connect(config: &PostgresConfig) -> Result<Client, Error> {
+pub(crate) async fn connect(config: &PostgresConfig) -> Result<Client, Error> {
     if config.tls.is_some() {
         let said = "the bare statements are measured on plain connections only";
         return Err(Error::new(ErrorKind::Unsupported, Operation::Run, said).not_applied());
@@ -173,7 +173,7 @@ async fn connect(config: &PostgresConfig) -> Result<Client, Error> {
     Ok(client)
 }
 
-fn failed(source: tokio_postgres::Error) -> Error {
+pub(crate) fn failed(source: tokio_postgres::Error) -> Error {
     Error::new(ErrorKind::Unavailable, Operation::Run, "the bare statements failed").caused_by(source)
 }
 

@@ -170,7 +170,7 @@ impl Cycle for RoundTrip {
     }
 }
 
-pub(super) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
+pub(crate) async fn connect(config: &RedisConfig) -> Result<MultiplexedConnection, RedisError> {
     let mut login = RedisConnectionInfo::default().set_db(config.database.into()).set_skip_set_lib_name();
     if let Some(user) = &config.user {
         login = login.set_username(user);
@@ -191,7 +191,7 @@ pub(super) fn key(prefix: &str, name: &str) -> String {
     format!("{prefix}floor:{{{name}}}")
 }
 
-pub(super) fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+pub(crate) fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Unavailable, Operation::Run, "the bare commands failed").caused_by(source)
 }
 

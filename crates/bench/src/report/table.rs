@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Against, Figure, Goal, Latency, Outcome, Report};
+use super::{Against, Figure, Goal, Latency, Outcome, Report, Transfer};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,6 +23,7 @@ impl fmt::Display for Outcome {
             writeln!(f, "  no floor")?;
         }
         self.figures.iter().try_for_each(|figure| write!(f, "{figure}"))?;
+        self.transfers.iter().try_for_each(|transfer| write!(f, "{transfer}"))?;
         self.notes.iter().try_for_each(|note| writeln!(f, "  ({note})"))
     }
 }
@@ -41,6 +42,19 @@ impl fmt::Display for Figure {
         let digits = if self.value.fract() == 0.0 { 0 } else { 2 };
         let value = format!("{:.digits$} {}", self.value, self.unit);
         writeln!(f, "  {:<46}{:>20}{:18}  {}", self.name, value.trim_end(), "", judged(self.goal, self.met))
+    }
+}
+
+/// The ratio is to the lock of the same store.
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let title = format!("  {} in {}: {}", self.accounts, self.store, self.way.says());
+        let conflicts =
+            if self.conflicts > 0.0 { format!("{:.2} conflicts each", self.conflicts) } else { String::new() };
+        let lost = if self.lost == 0 { String::new() } else { format!("wrong by {}", self.lost) };
+        let end = format!("{:>8.2}  {conflicts}{lost}", self.by_lock);
+        let row = Row { title: &title, latency: Some(self.latency), per_second: Some(self.per_second), end: &end };
+        writeln!(f, "{row}")
     }
 }
 

@@ -34,6 +34,34 @@ fn a_store_that_keeps_nothing_does_not_serve_what_is_kept() {
     assert!(redis.contains("it serves this"), "{redis}");
 }
 
+/// The SQL and the Redis commands are tried in the tests of `fencepost-patterns`, on real servers.
+#[test]
+fn the_shell_of_every_answer_does_what_it_says() {
+    let answers = fencepost::patterns::choosing::TREE.answers();
+    let texts = answers.iter().flat_map(|answer| answer.by_hand).filter(|text| text.language == "sh");
+    let mut tried = 0;
+    for text in texts.map(|text| text.text) {
+        let world = World::new();
+        let script = text.split("./").nth(1).and_then(|rest| rest.split_once(".sh")).expect("it starts a script").0;
+        let path = world.directory.path().join(format!("{script}.sh"));
+        std::fs::write(&path, "#!/bin/sh\ntouch ran\n").unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let ours = std::path::Path::new(env!("CARGO_BIN_EXE_fencepost")).parent().unwrap();
+        let mut shell = world.command(&[]);
+        let variables: Vec<_> =
+            shell.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+        shell = std::process::Command::new("sh");
+        shell.args(["-c", text]).current_dir(world.directory.path()).envs(variables);
+        shell.env("PATH", format!("{}:{}", ours.display(), std::env::var("PATH").unwrap()));
+        shell.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+        let finished = finish(shell.stderr(std::process::Stdio::piped()));
+        assert_eq!(finished.code, 0, "{text}: {}", finished.stderr);
+        assert!(world.directory.path().join("ran").exists(), "{text}");
+        tried += 1;
+    }
+    assert!(tried >= 4);
+}
+
 #[test]
 fn what_a_script_leaves_out_is_named_with_its_choices() {
     let world = World::new();

@@ -143,7 +143,7 @@ async fn sell_from_a_cell(locks: &Locks) -> Result<bool, fencepost::Error> {
     let stock = locks.cell::<u32>(\"stock/4711\")?;
     let sold = stock.update(|left| match left {
         Some(left @ 1..) => Edit::Write(left - 1),
-        _ => Edit::Leave,
+        left => Edit::Refuse(Refusal::Insufficient { has: left.unwrap_or(0).into() }),
     });
     Ok(matches!(sold.await?, Update::Written { .. }))
 }",
@@ -154,14 +154,19 @@ async fn sell_from_a_cell(locks: &Locks) -> Result<bool, fencepost::Error> {
 -- No row changed: sold out.
 UPDATE stock SET pieces = pieces - 1 WHERE item = 4711 AND pieces >= 1;
 -- With a version, for what was read and thought about: no row changed means read again.
-UPDATE documents SET body = $1, version = version + 1 WHERE id = $2 AND version = $3;",
+UPDATE documents SET body = $1, version = version + 1 WHERE id = $2 AND version = $3;
+-- Between two rows, which are locked in one order, so that two transfers never wait for each other in a circle. No row changed:
+-- there is too little, or one of the two is missing.
+WITH both_rows AS MATERIALIZED (SELECT name FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE),
+     taken AS (UPDATE accounts SET balance = balance - $3
+               WHERE name = $1 AND balance >= $3 AND (SELECT count(*) FROM both_rows) = 2 RETURNING 1)
+UPDATE accounts SET balance = balance + $3 WHERE name = $2 AND EXISTS (SELECT FROM taken);",
         },
         ByHand {
             language: "redis",
             text: "\
-EVAL \"local n = tonumber(redis.call('GET', KEYS[1]) or '0')
-      if n < 1 then return 0 end
-      redis.call('DECR', KEYS[1]) return 1\" 1 stock:4711",
+# 0: sold out.
+EVAL \"if tonumber(redis.call('GET', KEYS[1]) or '0') < 1 then return 0 end redis.call('DECR', KEYS[1]) return 1\" 1 stock:4711",
         },
     ],
     still: &[
@@ -274,7 +279,12 @@ fn may_call(rates: &Rates, customer: &str) -> Result<bool, Box<dyn std::error::E
         }
     }
 }",
-    by_hand: &[ByHand { language: "redis", text: "SET report:due 1 NX EX 900 # one in a quarter of an hour" }],
+    by_hand: &[ByHand {
+        language: "redis",
+        text: "\
+# One in a quarter of an hour; nil: not yet.
+SET report:due 1 NX EX 900",
+    }],
     still: &[
         "What was let through is not what was done: a caller may be paused after it.",
         "A store that loses its last second, as Redis may in a failover, lets more through.",

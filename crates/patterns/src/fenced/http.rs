@@ -1,19 +1,26 @@
 //! HTTP services that check fences.
 
 use std::{
+    collections::HashMap,
     fmt, io,
     path::{Path, PathBuf},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
+    time::Duration,
 };
 
-use fencepost_core::fence::Fence;
+use fencepost_core::{
+    backoff::Backoff,
+    clock::{self, BootClock, Clock},
+    fence::Fence,
+};
 use http::{Method, Request, Response, StatusCode, request::Parts};
+use tokio::sync::OwnedMutexGuard;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Refused, record::Record};
+use super::{Refused, STEP_WITHIN, record::Record};
 use crate::alone;
 
 /// The header that carries the fence.
@@ -54,7 +61,34 @@ pub const FENCING_TOKEN: &str = "fencing-token";
 #[derive(Clone)]
 pub struct FencingLayer {
     directory: Arc<Path>,
+    queues: Arc<Queues>,
     resource: Arc<dyn Fn(&Parts) -> String + Send + Sync>,
+}
+
+/// Where the requests of each resource wait for each other in this process, first come first served. They are tasks that wait, so that
+/// no thread does.
+#[derive(Default)]
+struct Queues(Mutex<HashMap<String, Weak<Queue>>>);
+
+type Queue = tokio::sync::Mutex<()>;
+
+impl Queues {
+    fn of(&self, resource: &str) -> Arc<Queue> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(resource).and_then(Weak::upgrade) {
+            return queue;
+        }
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        let queue = Arc::new(Queue::default());
+        queues.insert(resource.to_owned(), Arc::downgrade(&queue));
+        queue
+    }
+}
+
+/// The right to be at work on a resource: its record, locked, and the head of its queue. The record goes first.
+struct Admitted {
+    _record: Record,
+    _turn: OwnedMutexGuard<()>,
 }
 
 /// A service behind a [`FencingLayer`].
@@ -72,7 +106,8 @@ impl FencingLayer {
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
         std::fs::create_dir_all(&directory)?;
-        Ok(Self { directory: directory.into(), resource: Arc::new(|request| request.uri.path().to_owned()) })
+        let resource = Arc::new(|request: &Parts| request.uri.path().to_owned());
+        Ok(Self { directory: directory.into(), queues: Arc::default(), resource })
     }
 
     /// What a request is about, up to 200 bytes as encoded for a file name. What names one resource must give the same text.
@@ -81,8 +116,8 @@ impl FencingLayer {
         self
     }
 
-    /// The resource's record, locked, after it has seen the request's fence; `None` for one that needs no fence.
-    async fn admit(&self, request: &Parts) -> Result<Option<Record>, Denied> {
+    /// The right to be at work, after the resource has seen the request's fence; `None` for one that needs no fence.
+    async fn admit(&self, request: &Parts) -> Result<Option<Admitted>, Denied> {
         let mut tokens = request.headers.get_all(FENCING_TOKEN).into_iter();
         let fence = match (tokens.next(), tokens.next()) {
             (None, _) if [Method::GET, Method::HEAD, Method::OPTIONS].contains(&request.method) => return Ok(None),
@@ -94,19 +129,38 @@ impl FencingLayer {
             (Some(_), Some(_)) => return Err(Denied::Malformed),
         };
         let name = alone::file_name(&(self.resource)(request)).map_err(|error| Denied::Broken(error.into()))?;
-        let path = self.directory.join(name + ".fence");
-        let admitted = tokio::task::spawn_blocking(move || {
-            let mut record = Record::lock(&path)?;
-            record.advance(fence)?;
-            Ok(record)
-        });
-        let broken = |error| Err(Refused::Failed(io::Error::other(error)));
-        match admitted.await.unwrap_or_else(broken) {
-            Ok(record) => Ok(Some(record)),
-            Err(Refused::Stale { seen }) => Err(Denied::Stale(seen)),
-            Err(refused) => Err(Denied::Broken(refused)),
+        let until = BootClock.now().after(STEP_WITHIN);
+        let turn = tokio::select! {
+            biased;
+            turn = self.queues.of(&name).lock_owned() => turn,
+            () = BootClock.sleep_until(until) => return Err(Denied::Broken(alone::in_vain().into())),
+        };
+        let path: Arc<Path> = self.directory.join(name + ".fence").into();
+        let mut pauses = Backoff::new(Duration::from_micros(500), Duration::from_millis(10));
+        loop {
+            match tokio::task::spawn_blocking({
+                let path = path.clone();
+                move || advanced(&path, fence)
+            })
+            .await
+            {
+                Ok(Ok(Some(record))) => return Ok(Some(Admitted { _record: record, _turn: turn })),
+                // Another process has it.
+                Ok(Ok(None)) if BootClock.now() < until => clock::sleep(&BootClock, pauses.pause()).await,
+                Ok(Ok(None)) => return Err(Denied::Broken(alone::in_vain().into())),
+                Ok(Err(Refused::Stale { seen })) => return Err(Denied::Stale(seen)),
+                Ok(Err(refused)) => return Err(Denied::Broken(refused)),
+                Err(error) => return Err(Denied::Broken(io::Error::other(error).into())),
+            }
         }
     }
+}
+
+/// The record, if it is free, after it has seen this fence. It blocks for the time of the disk.
+fn advanced(path: &Path, fence: Fence) -> Result<Option<Record>, Refused<io::Error>> {
+    let Some(mut record) = Record::lock_if_free(path)? else { return Ok(None) };
+    record.advance(fence)?;
+    Ok(Some(record))
 }
 
 /// Why a request is not passed on.

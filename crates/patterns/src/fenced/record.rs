@@ -32,6 +32,17 @@ impl Record {
     pub(super) fn lock(path: &Path) -> io::Result<Self> {
         let file = alone::opened(path)?;
         alone::wait_for(&file)?;
+        Self::of(file, path)
+    }
+
+    /// The same at once; `None` while another has it.
+    #[cfg(feature = "http")]
+    pub(super) fn lock_if_free(path: &Path) -> io::Result<Option<Self>> {
+        let file = alone::opened(path)?;
+        if alone::had(&file)? { Self::of(file, path).map(Some) } else { Ok(None) }
+    }
+
+    fn of(file: File, path: &Path) -> io::Result<Self> {
         let numbers = [read(&file, PLACES[0])?, read(&file, PLACES[1])?];
         let seen = numbers.into_iter().flatten().max();
         if seen.is_none() {

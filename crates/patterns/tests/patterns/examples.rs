@@ -24,3 +24,32 @@ fn a_single_writer_sells_no_seat_twice_and_a_second_owner_shuts_out_the_first() 
     assert!(told.contains("5 of 8 sold a seat, 5 are in the log"), "{told}");
     assert!(told.contains("the first one is refused: Err("), "{told}");
 }
+
+#[test]
+fn a_shop_on_redis_sells_what_there_is_and_once_for_each_order() {
+    let told = ends_well("shop");
+    for line in [
+        "{shop}:order 1: reserved, 2 left\n{shop}:order 1: reserved, 2 left\n{shop}:order 2: there are only 2",
+        "one more over the counter, 1 left",
+        "paid: (40, 60); again: there are only 40; nothing was changed",
+        "motto: the first one was written: true\nmotto: the second one was left out: true",
+        "prices: 0 to be seen while they are written",
+        "mails: mail 1 sent at the 2. try: true\nmails: mail 2 sent at the 1. try: true",
+        "request 2: answered, 0 more at once\nrequest 3: later",
+    ] {
+        assert!(told.contains(line), "{line} is not in {told}");
+    }
+}
+
+#[test]
+fn orders_in_postgres_are_paid_once_for_each_key() {
+    let told = ends_well("orders");
+    for line in [
+        "try 1: paid, 40 left\npayment, try 2: paid, 40 left (as it was told before)\npayment of more: there are only 40",
+        "document: \"a first line, a second one\" after 0 conflicts",
+        "mails: 1 for the one, 1 for the other\nmails: what the one has, the other cannot acknowledge: true",
+        "request 2: answered, 0 more at once\nrequest 3: later",
+    ] {
+        assert!(told.contains(line), "{line} is not in {told}");
+    }
+}

@@ -189,3 +189,31 @@ async fn f1_no_newer_token_is_seen_while_a_request_is_at_work() {
     assert_eq!(older.await.unwrap(), Ok(()));
     assert_eq!(newer.await.unwrap(), Ok("in time".to_owned()));
 }
+
+/// One thread for what blocks, and twenty who wait for one resource: none of them waits on it.
+#[test]
+fn requests_that_wait_for_one_resource_hold_up_no_other() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = Arc::new(Gate::default());
+        let document = Document { gate: Some(gate.clone()), ..Document::default() };
+        // As two processes that share the directory: what the one is at work on, the others find locked.
+        let address = serve(directory.path(), document.clone()).await;
+        let one = serve(directory.path(), document).await;
+        let first = tokio::spawn(async move { put(&one, fence(1), "first").await });
+        gate.entered.notified().await;
+        let wait = |address: String| tokio::spawn(async move { get(&address, fence(2)).await });
+        let waiting: Vec<_> = (0..20).map(|_| wait(address.clone())).collect();
+        tokio::time::sleep(Duration::from_millis(300)).await; // else they would not wait yet
+        let other = ask(&address, "GET", "/y", &["1"], "");
+        let other = tokio::time::timeout(Duration::from_secs(5), other).await;
+        assert_eq!(other.expect("it waited for the others").0, 200);
+        gate.open.notify_one();
+        first.await.unwrap().unwrap();
+        for answer in waiting {
+            assert_eq!(answer.await.unwrap(), Ok("first".to_owned()));
+        }
+    });
+}

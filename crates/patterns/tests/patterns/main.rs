@@ -1,6 +1,7 @@
 //! Patterns on real stores, by processes of which some are killed, with exact sums.
 #![allow(missing_docs, clippy::unwrap_used)] // a test that cannot set itself up has failed
 
+mod advice;
 mod atomic;
 mod claims;
 mod cluster;
@@ -12,4 +13,5 @@ mod hybrid;
 mod processes;
 mod rates;
 mod requests;
+mod single_writer;
 mod updates;

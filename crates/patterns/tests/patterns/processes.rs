@@ -21,6 +21,7 @@ pub(crate) enum Job {
     Fenced(crate::fenced::Job),
     Rates(crate::rates::Job),
     Requests(crate::requests::Job),
+    SingleWriter(crate::single_writer::Job),
 }
 
 const JOB: &str = "FENCEPOST_TEST_JOB";
@@ -43,6 +44,7 @@ fn the_work_of_a_process() {
         Job::Fenced(job) => runtime.block_on(job.work()),
         Job::Rates(job) => runtime.block_on(job.work()),
         Job::Requests(job) => runtime.block_on(job.work()),
+        Job::SingleWriter(job) => runtime.block_on(job.work()),
     }
 }
 

@@ -104,7 +104,12 @@ impl Watching {
     /// # Cancel safety
     /// Safe.
     pub async fn open(client: &Client) -> RedisResult<Self> {
-        Ok(Self { connection: client.get_multiplexed_async_connection().await?, in_a_cluster: false })
+        client.get_multiplexed_async_connection().await.map(Self::over)
+    }
+
+    /// Over a connection that nobody else uses.
+    pub fn over(connection: MultiplexedConnection) -> Self {
+        Self { connection, in_a_cluster: false }
     }
 
     /// As [`Scripted::in_a_cluster`].

@@ -130,6 +130,33 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("atomic::no_compare_and_set_by_script_is_lost_while_processes_are_killed"),
     },
     Bug {
+        name: "patterns: an event is appended later than it was decided on",
+        rule: "atomic",
+        file: "crates/patterns/examples/single_writer.rs",
+        find: "        loop {\n            self.read().await?;\n            let Some(event) = decide(&self.events) else { return \
+               Ok(Decided { appended: false, conflicts }) };\n",
+        replace: "        self.read().await?;\n        let Some(event) = decide(&self.events) else { return \
+                  Ok(Decided { appended: false, conflicts }) };\n        loop {\n            self.read().await?;\n",
+        test: patterns("single_writer::events_in_redis_are_appended_by_who_has_read_all_before_them"),
+    },
+    Bug {
+        name: "patterns: an owner reads the account before it makes it see its fence",
+        rule: "F1",
+        file: "crates/patterns/src/fenced/directory.rs",
+        find: "step(&self.record, fence, || record::content(&self.path))",
+        replace: "{\n            let before = record::content(&self.path)?;\n            \
+                  step(&self.record, fence, || Ok(before))\n        }",
+        test: patterns("single_writer::an_account_has_what_its_owners_have_answered_while_they_are_killed_and_robbed"),
+    },
+    Bug {
+        name: "patterns: a request that waits for a resource holds a thread that others need",
+        rule: "F1",
+        file: "crates/patterns/src/fenced/http.rs",
+        find: "let Some(mut record) = Record::lock_if_free(path)? else { return Ok(None) };",
+        replace: "let mut record = Record::lock(path)?;",
+        test: patterns("fenced_http::requests_that_wait_for_one_resource_hold_up_no_other"),
+    },
+    Bug {
         name: "patterns: a row that was made again has a version that was seen before",
         rule: "atomic",
         file: "crates/patterns/src/atomic/postgres.rs",

@@ -141,7 +141,9 @@ fn answered_by_server(told: &DbError) -> Failure {
         "42704" => misconfigured(format!("PostgreSQL: {}", said())).advise("PostgreSQL 12 or later is needed"),
         "23514" | "23502" | "22023" => Failure::puzzling(),
         "55P03" => busy_row("another transaction has locked the lock's row"),
-        "57014" => busy_row("the statement was cancelled, by a time limit or an administrator"),
+        "57014" => busy_row("the statement was cancelled, by a time limit or an administrator").advise(
+            "behind a pooler the role's own `statement_timeout` counts: ALTER ROLE … SET statement_timeout = '5s'",
+        ),
         "53300" => unreachable("PostgreSQL has no free connection (max_connections)"),
         "53200" => unreachable(format!("PostgreSQL has no room left: {}", said()))
             .advise("raise max_locks_per_transaction if it says so"),

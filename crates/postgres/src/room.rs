@@ -83,6 +83,8 @@ struct State {
     closed: bool,
     /// The connection for messages while there is one.
     session: Option<Arc<Session>>,
+    /// Why there was none the last time that one was tried.
+    deaf_because: Option<Failure>,
     waiters: HashMap<Owner, Waiting>,
     locks: HashMap<LockName, Watched>,
     /// What is held, to find out what was lost while nobody listened (L4).
@@ -178,7 +180,8 @@ impl Room {
             Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
             Err(_) if !self.lock().closed => {
                 let said = "PostgreSQL could not be reached for messages";
-                Err(Failure::new(ErrorKind::Unavailable, Applied::No, said))
+                let unknown = || Failure::new(ErrorKind::Unavailable, Applied::No, said);
+                Err(self.lock().deaf_because.clone().unwrap_or_else(unknown))
             }
             _ => Err(Failure::closed()),
         }
@@ -304,8 +307,17 @@ impl Room {
         }
     }
 
+    fn session_began(&self, session: &Arc<Session>) {
+        let mut state = self.lock();
+        state.session = Some(session.clone());
+        state.deaf_because = None;
+        drop(state);
+        self.hearing.send_replace(Hearing::Messages);
+    }
+
     /// The connection for messages has ended, and with it whatever was held for as long as it lives.
     fn session_ended(&self) {
+        self.hearing.send_replace(Hearing::Deaf);
         self.cells.ring_all(); // those who wait look, and have the next connection listen
         let mut state = self.lock();
         state.session = None;

@@ -27,12 +27,31 @@
 //!
 //! # With `sqlx` or another client
 //!
-//! Send [`TRY_XACT`] with [`advisory_key`] inside the transaction and read its one column; send [`row_sql`] for a row. With
-//! `sqlx`:
+//! Send [`TRY_XACT`] with [`advisory_key`] inside the transaction and read its one column; send [`row_sql`] for a row, below a
+//! savepoint, since one that is busy is an error of SQLSTATE `55P03`. With `sqlx`, whose transactions end by `commit` or `rollback`; one
+//! that is dropped goes on until its connection is used again or is back in its pool:
 //!
-//! ```text
-//! let answer: String = sqlx::query_scalar(TRY_XACT).bind(advisory_key(&namespace, &name)).fetch_one(&mut *tx).await?;
-//! match XactAnswer::read(&answer)? { XactAnswer::Taken => …, XactAnswer::Busy => … }
+//! ```no_run
+//! # mod sqlx { // what `sqlx` calls them
+//! #     pub use sqlx_core::{query::query, query_scalar::query_scalar};
+//! #     pub use sqlx_postgres::PgPool;
+//! # }
+//! # async fn example(pool: &sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! use fencepost_core::name::{LockName, Namespace};
+//! use fencepost_postgres::transaction::{RowWait, TRY_XACT, XactAnswer, advisory_key, row_sql};
+//!
+//! let mut transaction = pool.begin().await?;
+//! let key = advisory_key(&Namespace::default(), &LockName::new("stock/recount")?);
+//! let answer: String = sqlx::query_scalar(TRY_XACT).bind(key).fetch_one(&mut *transaction).await?;
+//! if XactAnswer::read(&answer)? == XactAnswer::Taken {
+//!     let job = row_sql("SELECT id FROM jobs WHERE done_at IS NULL ORDER BY id LIMIT 1", RowWait::Skip);
+//!     if let Some(id) = sqlx::query_scalar::<_, i64>(&job).fetch_optional(&mut *transaction).await? {
+//!         sqlx::query("UPDATE jobs SET done_at = now() WHERE id = $1").bind(id).execute(&mut *transaction).await?;
+//!     }
+//! }
+//! transaction.commit().await?; // both locks end here
+//! # Ok(())
+//! # }
 //! ```
 
 use std::{fmt, ops::Deref, time::Duration};

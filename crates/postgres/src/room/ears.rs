@@ -36,12 +36,10 @@ pub(super) async fn listen(room: Arc<Room>) {
                 deaf_since = None;
                 backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
                 let session = Arc::new(session);
-                room.lock().session = Some(session.clone());
-                room.hearing.send_replace(Hearing::Messages);
+                room.session_began(&session);
                 if let Err(failure) = attend(&room, &session, messages).await {
                     tracing::debug!(?failure, "the connection for messages is made anew");
                 }
-                room.hearing.send_replace(Hearing::Deaf);
                 room.session_ended();
             }
             Ok(None) => {
@@ -60,6 +58,7 @@ pub(super) async fn listen(room: Arc<Room>) {
                     room.ring_all();
                 }
                 tracing::debug!(?failure, "no connection for messages");
+                room.lock().deaf_because = Some(failure);
                 asking_meanwhile(&room, room.rest(backoff.pause())).await;
             }
         }

@@ -160,29 +160,46 @@ async fn closing_reaches_a_waiter_in_whatever_moment() {
     }
 }
 
-/// Others have used up the server's table of locks. Nothing is granted that nobody could hold, and nothing panics.
+/// Others have used up the server's table of locks, so that it cannot be found out whether a waiter is in reach. Nothing is
+/// changed, nothing panics, and the message says what to raise.
 #[tokio::test(flavor = "multi_thread")]
-async fn c4_a_full_lock_table_is_unavailable() {
+async fn c4_a_full_lock_table_is_unavailable_and_changes_nothing() {
     let server = migrated(&["max_locks_per_transaction=10", "max_connections=12", "max_prepared_transactions=0"]).await;
     let (a, b) = (client(&server).await, client(&server).await);
-    let holder = claim("x", ms(800));
+    let (holder, waiter) = (claim("x", TTL), claim("x", TTL));
     granted(&a, &holder).await;
-    queued(&b, &claim("x", TTL)).await;
+    queued(&b, &waiter).await;
+    let hears = "SELECT count(*) FROM fencepost.claims WHERE client IS NOT NULL";
+    eventually(SOON, "the waiter hears", async || server.value("postgres", hears) == "1").await;
+    // Its connection is a new one by now: whether it lives needs a place in the table.
+    server.sql(
+        "postgres",
+        "CREATE TABLE kept AS SELECT client FROM fencepost.claims; UPDATE fencepost.claims SET client = 1",
+    );
     let administrator = server.administrator();
     let fill = std::thread::spawn(move || {
         let all = "DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP BEGIN PERFORM pg_advisory_lock(i); \
                    EXCEPTION WHEN OTHERS THEN EXIT; END; END LOOP; PERFORM pg_sleep(1.5); END $$";
         administrator.sql("postgres", all);
     });
-    let room = "SELECT pg_advisory_xact_lock(-1)";
-    eventually(SOON, "it is full", async || server.try_sql("postgres", room).is_err()).await;
-    // Whether the first waiter can be reached cannot be found out now.
-    let outcome = within(SOON, "every call ends", a.claim(&claim("x", TTL), Patience::Once)).await;
-    if let Err(error) = outcome {
-        assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Later), "{error}");
-    }
+    let late = claim("x", TTL);
+    let mut refused = None;
+    eventually(SOON, "the table is full", async || {
+        refused = a.claim(&late, Patience::Queue).await.err();
+        if refused.is_none() {
+            let _ = a.release(&late.holding).await; // its place, for another try
+        }
+        refused.is_some()
+    })
+    .await;
+    let error = refused.unwrap();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unavailable, Applied::No, Retry::Later));
+    assert!(error.advice().unwrap().contains("max_locks_per_transaction"), "{error}");
     fill.join().unwrap();
-    eventually(SOON, "it goes on", async || a.claim(&claim("y", TTL), Patience::Once).await.is_ok()).await;
+    assert_eq!(server.value("postgres", "SELECT string_agg(fence || ' ' || waiters, ',') FROM fencepost.locks"), "1 1");
+    server.sql("postgres", "UPDATE fencepost.claims SET missing = NULL, client = (SELECT client FROM kept)");
+    a.release(&holder.holding).await.unwrap();
+    within(SOON, "it goes on", b.turn(&waiter)).await.unwrap();
 }
 
 /// Stopped for longer than any TTL, a session's holder still holds, and nobody else gets in. Seen from the server: its

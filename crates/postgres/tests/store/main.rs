@@ -13,6 +13,7 @@ mod pooler;
 mod rows;
 mod session;
 mod several;
+mod through_sqlx;
 mod tls;
 mod transactions;
 

@@ -3,11 +3,12 @@
 use std::net::TcpListener;
 
 use fencepost_core::{
-    claim::Patience,
+    claim::{Mode, Patience},
     error::{Applied, Error, ErrorKind, Retry},
+    name::{LockName, MAX_NAME_BYTES, Namespace},
     store::Store,
 };
-use fencepost_postgres::{Migrated, migrate};
+use fencepost_postgres::{Migrated, PostgresStore, fenced::FencedTable, migrate};
 use fencepost_servers::PostgresServer;
 
 use super::{SOON, TTL, claim, config, granted, migrated, ms, open, within};
@@ -79,6 +80,7 @@ async fn the_documented_rights_are_enough_and_less_is_told() {
     assert_eq!(viewer.inspect(None).await.unwrap().len(), 1);
     let error = viewer.claim(&claim("y", TTL), Patience::Once).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::PermissionDenied, Applied::No), "{error}");
+    assert!(error.to_string().contains("permission denied") && error.advice().unwrap().contains("rights"), "{error}");
     assert_eq!(refused(&of("nobody")).await.kind(), ErrorKind::PermissionDenied);
     let error = migrate(&config(&format!("{}?schema=other", of("nobody")))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
@@ -112,6 +114,39 @@ async fn passwords_databases_and_addresses_that_are_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_standby_is_refused_and_the_message_says_what_to_name() {
+    let server = migrated(&[]).await;
+    let standby = server.standby("s1");
+    for mode in ["lease", "session"] {
+        let error = refused(&format!("{}?mode={mode}", standby.url("postgres"))).await;
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(error.to_string().contains("standby") && error.advice().unwrap().contains("primary"), "{error}");
+    }
+}
+
+/// The longest ones fit into every row, index and message; 10 kB never get as far as a server.
+#[tokio::test(flavor = "multi_thread")]
+async fn c3_the_longest_names_work_and_longer_ones_are_refused_at_the_edge() {
+    let server = migrated(&[]).await;
+    let longest = "이".repeat(MAX_NAME_BYTES / 3) + &"x".repeat(MAX_NAME_BYTES % 3);
+    let longer = "x".repeat(10 * 1024);
+    let namespace = Namespace::new(&longest).unwrap();
+    let store = PostgresStore::open(&config(&server.url("postgres")), &namespace).await.unwrap();
+    let holder = super::claim_of(&[&longest, "y"], TTL, Mode::Exclusive);
+    granted(&store, &holder).await;
+    super::queued(&store, &claim(&longest, TTL)).await;
+    assert_eq!(store.inspect(Some(&super::name(&longest))).await.unwrap()[0].waiters.len(), 1);
+    store.release(&holder.holding).await.unwrap();
+    for error in [LockName::new(&longer).unwrap_err(), Namespace::new(&longer).unwrap_err()] {
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::InvalidInput, Applied::No));
+        let said = error.to_string();
+        assert!(said.contains("512") && said.len() < 300, "it says the limit, and not the name: {said}");
+    }
+    let error = FencedTable::new(&longer).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidInput && error.advice().unwrap().contains("63"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_free_connection_is_unavailable() {
     let server = migrated(&["max_connections=6", "superuser_reserved_connections=2", "max_wal_senders=0"]).await;
     server.sql("postgres", "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA fencepost TO app");
@@ -139,6 +174,11 @@ async fn no_free_connection_is_unavailable() {
     stores[0].release(&holder.holding).await.unwrap();
     within(SOON * 2, "its turn comes", turn).await.unwrap().unwrap();
     drop(stores);
-    super::eventually(SOON, "there is room again", async || open(&url).await.is_ok()).await;
-    tokio::time::sleep(ms(1)).await;
+    let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'fencepost %'";
+    super::eventually(SOON, "there is room again", async || server.value("postgres", ours) == "0").await;
+    // A session needs a second connection, and says the same of that one.
+    let _others = [open(&url).await.unwrap(), open(&url).await.unwrap(), open(&url).await.unwrap()];
+    let error = within(SOON * 2, "a bounded time", open(&format!("{url}?mode=session"))).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::No), "{error}");
+    assert!(error.to_string().contains("max_connections"), "{error}");
 }

@@ -1,6 +1,10 @@
 //! Behind a real PgBouncer in transaction mode, where each transaction may go over another connection.
 
-use fencepost_core::{error::ErrorKind, store::Store};
+use fencepost_core::{
+    claim::Patience,
+    error::{Applied, ErrorKind},
+    store::Store,
+};
 use fencepost_servers::PgBouncer;
 
 use super::{SOON, TTL, claim, client, eventually, granted, migrated, open, queued, renewed, within};
@@ -45,5 +49,33 @@ async fn a_session_behind_a_pooler_is_refused() {
         let error = within(SOON, "an answer at once", open(&url)).await.expect_err("a session there is nobody's");
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         assert!(error.to_string().contains("pooler") && error.advice().unwrap().contains("mode=lease"), "{error}");
+    }
+}
+
+/// Our own settings cannot be made there, so that the role's time limits end our statements too. It is told, and nothing is changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roles_time_limits_count_behind_a_pooler_and_are_told() {
+    let server = migrated(&[]).await;
+    let holder = claim("x", TTL);
+    let direct = client(&server).await;
+    granted(&direct, &holder).await;
+    direct.release(&holder.holding).await.unwrap();
+    for (setting, said) in
+        [("statement_timeout = '300ms'", "time limit"), ("lock_timeout = '300ms'", "locked the lock's row")]
+    {
+        server.sql("postgres", &format!("ALTER ROLE postgres SET {setting}"));
+        let pooler = PgBouncer::before(server.address(), 1, &[]);
+        let store = open(&pooler.url("postgres")).await.unwrap();
+        server.sql("postgres", "ALTER ROLE postgres RESET ALL"); // the pooler's one connection has it
+        let holding = super::rows::lock_row(&server, "x", 2.0);
+        super::rows::row_is_locked(&server).await;
+        let error = store.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::No), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+        if setting.starts_with("statement") {
+            assert!(error.advice().unwrap().contains("statement_timeout"), "{error}");
+        }
+        holding.join().unwrap();
+        assert_eq!(server.value("postgres", "SELECT fence FROM fencepost.locks WHERE owner IS NULL"), "1");
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn wal(server: &PostgresServer) -> u64 {
 }
 
 /// Locks a row for so long, as a session that was forgotten would.
-fn lock_row(server: &PostgresServer, lock: &str, seconds: f64) -> std::thread::JoinHandle<()> {
+pub(super) fn lock_row(server: &PostgresServer, lock: &str, seconds: f64) -> std::thread::JoinHandle<()> {
     let hold = format!(
         "BEGIN; SELECT FROM fencepost.locks WHERE name = '{lock}' FOR UPDATE; SELECT pg_sleep({seconds}); COMMIT"
     );
@@ -23,7 +23,7 @@ fn lock_row(server: &PostgresServer, lock: &str, seconds: f64) -> std::thread::J
     std::thread::spawn(move || drop(administrator.sql("postgres", &hold)))
 }
 
-async fn row_is_locked(server: &PostgresServer) {
+pub(super) async fn row_is_locked(server: &PostgresServer) {
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     eventually(SOON, "the row is locked", async || server.value("postgres", sleeping) == "1").await;
 }

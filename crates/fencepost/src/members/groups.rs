@@ -111,7 +111,8 @@ impl Roll {
 
     /// `None` for a group that has ended.
     pub(super) async fn members_of(&self, group: &str) -> Result<Option<Vec<GroupMember>>, Error> {
-        let found: Option<Register> = register(&self.client, &LockName::new(group)?)?.read().await?;
+        // Looked at also while the client closes, after its last word.
+        let found: Option<Register> = register(&self.client, &LockName::new(group)?)?.parting().read().await?;
         let shown = |(id, entry): (String, super::Entry)| GroupMember {
             id,
             claimant: entry.claimant,

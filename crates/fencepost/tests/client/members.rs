@@ -9,13 +9,15 @@ use std::{
 use fencepost::{
     Correctness, Error, ErrorKind, LockName, Locks, Namespace,
     cells::{self, Cells, Change, Changed, Version},
-    clock::ManualClock,
+    clock::{BootClock, ManualClock},
     error::Operation,
     layer::StoreLayer,
     purpose::TypedStore,
     registry::open_store,
     store::{BoxFuture, Store},
 };
+
+use tokio::sync::{mpsc, oneshot};
 
 use crate::open_on;
 
@@ -115,4 +117,66 @@ async fn the_id_of_a_live_member_is_refused_at_its_next_sign_of_life() {
     pass(&clock, TTL).await;
     assert!(joining.is_finished());
     assert_eq!(joining.await.unwrap().unwrap_err().kind(), ErrorKind::Mismatch);
+}
+
+/// A store in which somebody joins a group just before its name is struck off the roll.
+#[derive(Debug)]
+struct Crossed {
+    store: Arc<dyn Store>,
+    joins: mpsc::UnboundedSender<oneshot::Sender<()>>,
+}
+
+impl TypedStore for Crossed {
+    type Serves = Correctness;
+}
+
+impl StoreLayer for Crossed {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
+    }
+}
+
+impl Cells for Crossed {
+    fn read<'a>(&'a self, key: &'a LockName) -> BoxFuture<'a, Result<Option<cells::Cell>, Error>> {
+        self.store.cells().unwrap().read(key)
+    }
+
+    fn change<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<Changed, Error>> {
+        Box::pin(async move {
+            if change.key.as_str().starts_with("groups/") && change.value.is_none() {
+                let (joined, joins) = oneshot::channel();
+                self.joins.send(joined).unwrap();
+                joins.await.unwrap();
+            }
+            self.store.cells().unwrap().change(change).await
+        })
+    }
+
+    fn changed<'a>(&'a self, key: &'a LockName, seen: Option<Version>) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.cells().unwrap().changed(key, seen)
+    }
+}
+
+/// Whoever leaves last strikes the group out, and somebody may have joined it in between.
+#[tokio::test]
+async fn a_group_that_is_joined_while_its_last_member_leaves_is_listed() {
+    let store = open_store("memory:members-roll", Namespace::default(), BootClock::shared()).await.unwrap();
+    let (joins, mut crossing) = mpsc::unbounded_channel();
+    let leaving = Locks::with_store(Arc::new(Crossed { store, joins }), BootClock::shared()).unwrap();
+    let joining = Locks::open("memory:members-roll").await.unwrap().fenced().unwrap();
+    let first = leaving.members("group").unwrap().join("first", TTL).await.unwrap();
+    let listed = async || joining.groups().await.unwrap().into_iter().map(|group| group.name).collect::<Vec<_>>();
+    while listed().await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    let joined = crossing.recv().await.unwrap();
+    let _second = joining.members("group").unwrap().join("second", TTL).await.unwrap();
+    joined.send(()).unwrap();
+    leaving.close().await; // by then it has had its last word
+    assert_eq!(listed().await, ["group"]);
 }

@@ -1,6 +1,6 @@
 //! What the primitives could get wrong: readers and writers, permits, several at once, elections, latches, members.
 
-use super::{Bug, suite};
+use super::{Bug, Test, suite};
 
 const LEDGER: &str = "crates/core/src/memory/ledger.rs";
 
@@ -134,5 +134,25 @@ pub(crate) const BUGS: &[Bug] = &[
         find: "(true, false, false) => self.start_asking(shard),",
         replace: "(_, false, false) => self.start_asking(shard),",
         test: suite("memory::each_shard_has_one_owner"),
+    },
+    Bug {
+        name: "a group that was joined while its last member left is not listed",
+        rule: "members",
+        file: "crates/fencepost/src/members/groups.rs",
+        find: "        if begun.is_empty() { Ok(()) }",
+        replace: "        if !begun.is_empty() { Ok(()) }",
+        test: Test {
+            package: "fencepost",
+            target: &["--test", "client"],
+            name: "members::a_group_that_is_joined_while_its_last_member_leaves_is_listed",
+        },
+    },
+    Bug {
+        name: "a group whose members all died is listed for ever",
+        rule: "members",
+        file: "crates/fencepost/src/members.rs",
+        find: ".expiring_by(Register::kept_for))",
+        replace: ")",
+        test: suite("memory::groups_are_listed_with_their_members"),
     },
 ];

@@ -1,7 +1,12 @@
 //! What the pages say of the stores is what their capabilities say, and what they advise is the tree that the command
 //! walks: two spellings of one fact are a defect.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
 use fencepost::{
     capabilities::{Capabilities, Class, FenceSource, FreedOnDeath, Order},
@@ -24,18 +29,34 @@ fn readme_of_what_to_choose_is_the_tree_that_advise_walks() {
     check("docs/choosing.md", "tree", &choosing::markdown(choosing::TREE));
 }
 
+#[test]
+fn readme_of_what_to_choose_shows_the_transfers_as_they_were_measured() {
+    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures");
+    let page = fencepost_bench::page(&fs::read_to_string(pictures.join("transfers.json")).unwrap()).unwrap();
+    check("docs/choosing.md", "transfers", &page.table);
+    same_or_anew(&pictures.join("transfers.svg"), &page.picture);
+}
+
 /// Compares what stands in a page between two marks, or writes it anew.
 fn check(page: &str, mark: &str, table: &str) {
+    // Two tests may write one page.
+    static PAGES: Mutex<()> = Mutex::new(());
+    let _alone = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
     let text = fs::read_to_string(&path).unwrap();
     let (begin, end) = (format!("<!-- {mark}: begin -->\n"), format!("<!-- {mark}: end -->"));
     let (before, rest) = text.split_once(&begin).expect("the mark where the table begins");
     let (_, after) = rest.split_once(&end).expect("the mark where the table ends");
     let fresh = format!("{before}{begin}{table}{end}{after}");
+    same_or_anew(&path, &fresh);
+}
+
+fn same_or_anew(path: &Path, fresh: &str) {
     if std::env::var_os("FENCEPOST_UPDATE").is_some() {
-        fs::write(&path, fresh).unwrap();
+        fs::write(path, fresh).unwrap();
     } else {
-        assert!(text == fresh, "{page} differs from what it is made of; write it anew with ./fix");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        assert!(text == fresh, "{} differs from what it is made of; write it anew with ./fix", path.display());
     }
 }
 

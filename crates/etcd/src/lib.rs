@@ -58,6 +58,7 @@ mod keys;
 mod late;
 mod ledger;
 mod link;
+mod listening;
 mod permits;
 mod queue;
 mod record;

@@ -37,7 +37,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "etcd: a holder does not watch its own key",
         rule: "L4",
-        file: "crates/etcd/src/ears.rs",
+        file: "crates/etcd/src/listening.rs",
         find: "self.watch(id, Watch { key, from: seen + 1, listener: Listener::Holder(owner), number: None });",
         replace: "let _ = (key, seen, id);",
         test: suite("etcd::l4_a_deletion_is_heard_without_asking"),
@@ -129,7 +129,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "etcd: a write to a holder's key is not noticed",
         rule: "L4",
-        file: "crates/etcd/src/ears.rs",
+        file: "crates/etcd/src/listening.rs",
         find: "if !ours {",
         replace: "if false {",
         test: store("holding::l4_a_holder_hears_of_a_write_to_its_key"),
@@ -137,7 +137,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "etcd: a holder whose watch was compacted away is told nothing",
         rule: "L4",
-        file: "crates/etcd/src/ears.rs",
+        file: "crates/etcd/src/listening.rs",
         find: "Listener::Holder(_) => self.read_soon(id),",
         replace: "Listener::Holder(_) => {}",
         test: store("holding::l4_a_deletion_is_heard_after_a_broken_stream_and_a_compaction"),
@@ -234,7 +234,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "etcd: of several locks, only the first is watched",
         rule: "L4",
-        file: "crates/etcd/src/ears.rs",
+        file: "crates/etcd/src/listening.rs",
         find: "for key in self.ledger.keys(&owner) {",
         replace: "for key in self.ledger.keys(&owner).into_iter().take(1) {",
         test: suite("etcd::the_first_loss_is_the_loss_of_all"),

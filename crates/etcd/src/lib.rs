@@ -8,6 +8,8 @@
 //! - *Free to take*: one transaction. Giving back: one delete. Nothing else, once the session is open.
 //! - *Sessions*: one lease of etcd's for each client and TTL, which all claims of that TTL hang on. etcd counts TTLs in
 //!   whole seconds and has a least one (half as much again as its election timeout); what it granted is what counts.
+//! - *Readers* cost what a lock costs, *permits* one request more beside others, *several* locks (100 at most) one transaction
+//!   when all of them are free.
 //! - *Order*: first come, first served, across processes.
 //! - *Wake-up*: a watch on the claim before one's own; one release wakes one waiter. A lost wake-up costs 10 s.
 //! - *Holder died*: free when its session ends, which is after the TTL and up to a second. So is the place of a waiter

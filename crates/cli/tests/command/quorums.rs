@@ -69,6 +69,22 @@ fn zookeeper_keeps_a_scripts_lock_and_takes_it_back() {
 }
 
 #[test]
+fn etcd_tells_who_leads_and_who_leads_next() {
+    let (_cluster, world) = on_etcd();
+    tells_who_leads(&world);
+}
+
+#[test]
+fn etcd_lets_readers_in_together_and_counts_permits() {
+    let (_cluster, world) = on_etcd();
+    lets_in_together(&world);
+    let several = world.finish(&["run", "b", "a", "--", "sh", "-c", "echo $FENCEPOST_LOCK $FENCEPOST_FENCE"]);
+    let told: Vec<_> = several.stdout.split_whitespace().collect();
+    assert_eq!((told.len(), told[0], told[1]), (4, "a", "b"), "{}", several.stderr);
+    assert_eq!(told[2], told[3], "one transaction has taken both");
+}
+
+#[test]
 fn zookeeper_tells_who_leads_and_who_leads_next() {
     let (_server, world) = on_zookeeper("/leads");
     tells_who_leads(&world);

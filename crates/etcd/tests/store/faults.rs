@@ -1,8 +1,10 @@
 //! Three members: leaders that die and freeze, members that are lost, no majority, requests that come late.
 
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+
 use fencepost_core::{
     claim::{Claimed, Patience, Release, Renewal},
-    clock::{BootClock, Clock, sleep},
+    clock::{BootClock, Clock, Moment, sleep},
     error::{Applied, ErrorKind},
     store::Store,
 };
@@ -163,6 +165,58 @@ async fn t1_a_follower_that_is_cut_off_keeps_no_belief_alive() {
     })
     .await;
     assert!(losses.try_recv().is_err(), "nothing that was held elsewhere was lost");
+}
+
+/// Whoever takes part in a crowd, through whatever the store answers meanwhile: that it cannot be reached is no reason to end.
+async fn takes_turns(store: Arc<EtcdStore>, inside: Arc<AtomicI64>, last: Arc<AtomicU64>, until: Moment) -> Moment {
+    let mut served = BootClock.now();
+    while BootClock.now() < until {
+        let mine = claim("x", TTL);
+        let grant = loop {
+            let answer = match store.claim(&mine, Patience::Queue).await {
+                Ok(Claimed::Granted(grant)) => Ok(grant),
+                Ok(Claimed::Queued(_)) => store.turn(&mine).await,
+                Ok(Claimed::Busy(busy)) => panic!("a place was asked for: {busy:?}"),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(grant) => break grant,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            sleep(&BootClock, ms(20)).await;
+        };
+        assert_eq!(inside.fetch_add(1, SeqCst), 0, "two hold at once");
+        let fence = grant.fence.unwrap().get();
+        assert!(last.swap(fence, SeqCst) < fence, "fences rise in the order of the grants");
+        served = BootClock.now();
+        inside.fetch_sub(1, SeqCst);
+        while let Err(error) = store.release(&mine.holding).await {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+    }
+    served
+}
+
+/// Twelve clients, of which some are connected to the follower that the others cannot reach any more. A call that finds it out
+/// may fail, as unavailable and after its limit; nobody is passed for good, and two never hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_goes_on_when_a_follower_is_cut_off() {
+    let cluster = EtcdCluster::start_apart(3).await;
+    let follower = (cluster.wait_for_leader() + 1) % 3;
+    let (inside, last) = (Arc::default(), Arc::default());
+    let (until, mut crowd) = (BootClock.now().after(ms(9000)), tokio::task::JoinSet::new());
+    for _ in 0..12 {
+        let store = open(&cluster.url()).await.unwrap();
+        crowd.spawn(takes_turns(store, Arc::clone(&inside), Arc::clone(&last), until));
+    }
+    sleep(&BootClock, ms(1000)).await;
+    cluster.cut_off(follower);
+    let cut_off = BootClock.now();
+    sleep(&BootClock, ms(5000)).await;
+    cluster.reunite(follower);
+    for served in within(TTL * 2, "all are served", crowd.join_all()).await {
+        assert!(served > cut_off, "somebody was served no more");
+    }
 }
 
 async fn client_of_others(cluster: &EtcdCluster, but: usize) -> Arc<EtcdStore> {

@@ -53,3 +53,16 @@ fn orders_in_postgres_are_paid_once_for_each_key() {
         assert!(told.contains(line), "{line} is not in {told}");
     }
 }
+
+#[test]
+fn a_late_holder_is_refused_by_every_resource_that_checks() {
+    let told = ends_well("resources");
+    let (before, after) = told.split_once("the second holder has fence ").unwrap();
+    let (fence, after) = after.split_once("; the service answers 200").unwrap();
+    for resource in ["Redis key", "object", "file", "HTTP service"] {
+        let written = format!("  {resource}: written");
+        assert!(before.contains(&written) && after.contains(&written), "{told}");
+        let late = after.lines().find(|line| line.starts_with(resource)).unwrap();
+        assert!(late.contains(fence) && late.contains("the lock was passed on"), "{late}");
+    }
+}

@@ -27,6 +27,8 @@ use crate::{
 
 /// What an account has at first: more than anybody moves in a run.
 const BALANCE: i64 = 1_000_000_000;
+/// The most that is moved at once. Amounts differ, so that two which are lost hardly ever make up for each other.
+const MOST: i64 = 1_000;
 /// Long enough for waiters to come and go many times.
 const TURN: Duration = Duration::from_millis(200);
 
@@ -91,9 +93,9 @@ pub(super) trait Bank {
     fn tidy(&self) -> Measuring<'_, ()>;
 }
 
-/// Moves one from an account to another; answers the number of conflicts.
+/// Moves an amount from an account to another; answers the number of conflicts.
 pub(super) trait Teller {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32>;
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32>;
 }
 
 pub(super) async fn measure(
@@ -226,11 +228,12 @@ impl Cycle for Contestant<'_> {
                 .fill(until, async || {
                     let from = random.usize(0..self.accounts.len());
                     let to = (from + random.usize(1..self.accounts.len())) % self.accounts.len();
-                    let conflicts = teller.transfer(&self.accounts[from], &self.accounts[to]).await?;
+                    let amount = random.i64(1..=MOST);
+                    let conflicts = teller.transfer(&self.accounts[from], &self.accounts[to], amount).await?;
                     self.conflicts.set(self.conflicts.get() + u64::from(conflicts));
                     self.moved.set(self.moved.get() + 1);
-                    self.expected[from].update(|has| has - 1);
-                    self.expected[to].update(|has| has + 1);
+                    self.expected[from].update(|has| has - amount);
+                    self.expected[to].update(|has| has + amount);
                     Ok(())
                 })
                 .await
@@ -245,12 +248,12 @@ struct Locked<T> {
 }
 
 impl<T: Teller> Teller for Locked<T> {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
             let Acquired(mut both) = self.locks.several([from, to]).acquire().await? else {
                 return Err(broken("a lock was waited for as long as it takes, and not had".into()));
             };
-            let moved = self.bare.transfer(from, to).await;
+            let moved = self.bare.transfer(from, to, amount).await;
             both.release().await?;
             moved
         })

@@ -122,11 +122,11 @@ struct Bare {
 }
 
 impl Teller for Bare {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
             let transaction = self.client.transaction().await.map_err(failed)?;
             // In the order of their names, so that two that meet do not wait for each other in a circle.
-            let mut both = [(from, -1), (to, 1)];
+            let mut both = [(from, -amount), (to, amount)];
             both.sort_unstable();
             for (account, change) in &mut both {
                 let row = transaction.query_one(&self.read, &[account]).await.map_err(failed)?;
@@ -147,10 +147,11 @@ struct ByVersion {
 }
 
 impl Teller for ByVersion {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
             // In the order of their names, so that two that meet do not wait for each other in a circle.
-            let (names, change) = if from < to { ([from, to], [-1, 1]) } else { ([to, from], [1, -1]) };
+            let (names, change) =
+                if from < to { ([from, to], [-amount, amount]) } else { ([to, from], [amount, -amount]) };
             let mut both = BothRows { client: &mut self.client, accounts: &self.accounts, names };
             let moved = both.update(|old| {
                 let old = old.unwrap_or_default();
@@ -210,10 +211,10 @@ struct ForUpdate {
 }
 
 impl Teller for ForUpdate {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
             let transaction = self.client.transaction().await.map_err(failed)?;
-            let moved = self.accounts.transfer(&transaction, &from, &to, 1).await.map_err(failed)?;
+            let moved = self.accounts.transfer(&transaction, &from, &to, amount).await.map_err(failed)?;
             moved.map_err(|refusal| broken(refusal.to_string()))?;
             transaction.commit().await.map_err(failed)?;
             Ok(0)
@@ -237,9 +238,9 @@ fn one_statement(table: &str) -> String {
 }
 
 impl Teller for InOneStatement {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
-            match self.client.execute(&self.one, &[&from, &to, &1_i64]).await.map_err(failed)? {
+            match self.client.execute(&self.one, &[&from, &to, &amount]).await.map_err(failed)? {
                 1 => Ok(0),
                 _ => Err(broken("a transfer came to nothing".into())),
             }

@@ -86,12 +86,12 @@ impl Bank for Redis<'_> {
 struct Bare(MultiplexedConnection);
 
 impl Teller for Bare {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
             let (has, gets): (i64, i64) =
                 cmd("MGET").arg(&[from, to]).query_async(&mut self.0).await.map_err(failed)?;
             let mut write = cmd("MSET");
-            write.arg(from).arg(has - 1).arg(to).arg(gets + 1);
+            write.arg(from).arg(has - amount).arg(to).arg(gets + amount);
             let () = write.query_async(&mut self.0).await.map_err(failed)?;
             Ok(0)
         })
@@ -101,34 +101,38 @@ impl Teller for Bare {
 struct Watched(Watching);
 
 impl Teller for Watched {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
-        Box::pin(async move { conflicts(self.0.update(&[from, to], moved).await.map_err(failed)?) })
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
+        Box::pin(async move { conflicts(self.0.update(&[from, to], moved(amount)).await.map_err(failed)?) })
     }
 }
 
 struct Compared(MultiplexedConnection);
 
 impl Teller for Compared {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
-        Box::pin(async move { conflicts(Scripted::on(&mut self.0).update(&[from, to], moved).await.map_err(failed)?) })
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
+        Box::pin(async move {
+            conflicts(Scripted::on(&mut self.0).update(&[from, to], moved(amount)).await.map_err(failed)?)
+        })
     }
 }
 
-fn moved(old: Values) -> Edit<Values> {
-    let number = |place: usize| -> i64 {
-        let text = old.get(place).and_then(|value| std::str::from_utf8(value.as_deref()?).ok());
-        text.and_then(|text| text.parse().ok()).unwrap_or_default()
-    };
-    let text = |number: i64| Some(number.to_string().into_bytes());
-    Edit::Write(vec![text(number(0) - 1), text(number(1) + 1)])
+fn moved(amount: i64) -> impl FnMut(Values) -> Edit<Values> + Send {
+    move |old| {
+        let number = |place: usize| -> i64 {
+            let text = old.get(place).and_then(|value| std::str::from_utf8(value.as_deref()?).ok());
+            text.and_then(|text| text.parse().ok()).unwrap_or_default()
+        };
+        let text = |number: i64| Some(number.to_string().into_bytes());
+        Edit::Write(vec![text(number(0) - amount), text(number(1) + amount)])
+    }
 }
 
 struct InOneScript(MultiplexedConnection);
 
 impl Teller for InOneScript {
-    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str) -> Measuring<'a, u32> {
+    fn transfer<'a>(&'a mut self, from: &'a str, to: &'a str, amount: i64) -> Measuring<'a, u32> {
         Box::pin(async move {
-            let moved = Amounts::on(&mut self.0).transfer(from, to, 1).await.map_err(failed)?;
+            let moved = Amounts::on(&mut self.0).transfer(from, to, amount).await.map_err(failed)?;
             moved.map(|_| 0).map_err(|refusal| broken(refusal.to_string()))
         })
     }

@@ -99,9 +99,10 @@ async fn connect(room: &Room, to: mpsc::UnboundedSender<Message>) -> Result<Opti
     loop {
         if room.in_session {
             // Never one that was there before: grants of a former session must not come to life again.
-            number = only(&session.query(&room.link.statements.number, &[]).await?)?;
+            // It is written, so that it can have to wait for others and for a standby.
+            number = only(&room.link.in_time(session.query(&room.link.statements.number, &[])).await?)?;
         }
-        if only(&session.query(&room.link.statements.live, &[&number]).await?)? {
+        if only(&room.link.in_time(session.query(&room.link.statements.live, &[&number])).await?)? {
             session.script(&format!("SET fencepost_session.client = {number}; LISTEN fencepost_{number}")).await?;
             room.number.store(number, Relaxed);
             return Ok(Some(session));

@@ -75,9 +75,11 @@ async fn the_documented_rights_are_enough_and_less_is_told() {
     assert!(super::renewed(&app, &holder).await.is_ok());
     app.release(&holder.holding).await.unwrap();
     within(SOON, "the turn", app.turn(&waiter)).await.unwrap();
+    let session = open(&format!("{}?mode=session", of("app"))).await.unwrap();
+    granted(&session, &super::claim_of(&["new", "newer"], TTL, Mode::Exclusive)).await;
 
     let viewer = open(&of("viewer")).await.unwrap();
-    assert_eq!(viewer.inspect(None).await.unwrap().len(), 1);
+    assert_eq!(viewer.inspect(None).await.unwrap().len(), 3);
     let error = viewer.claim(&claim("y", TTL), Patience::Once).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::PermissionDenied, Applied::No), "{error}");
     assert!(error.to_string().contains("permission denied") && error.advice().unwrap().contains("rights"), "{error}");

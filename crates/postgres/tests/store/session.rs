@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fencepost_core::{
     claim::{Claimed, LossReason, Patience, Renewal},
-    error::ErrorKind,
+    error::{Applied, ErrorKind},
     store::{LossReporter, Store},
 };
 use fencepost_postgres::PostgresStore;
@@ -173,6 +173,23 @@ async fn a_number_that_another_program_has_locked_is_passed_over() {
         matches!(second.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Granted(_)))
     })
     .await;
+}
+
+/// A session's number is written. Somebody's forgotten transaction keeps it from being given, for a bounded time, and is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_session_that_gets_no_number_says_so_in_time() {
+    let server = migrated(&[]).await;
+    let administrator = server.administrator();
+    let forgotten = std::thread::spawn(move || {
+        administrator.sql("postgres", "BEGIN; SELECT FROM fencepost.state FOR UPDATE; SELECT pg_sleep(8); COMMIT")
+    });
+    super::rows::row_is_locked(&server).await;
+    let url = format!("{}?mode=session&timeout=1s&connect_timeout=4s", server.url("postgres"));
+    let error = within(SOON * 2, "a bounded time", open(&url)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::No), "{error}");
+    assert!(error.to_string().contains("another transaction"), "{error}");
+    forgotten.join().unwrap();
+    granted(&open(&url).await.unwrap(), &claim("x", TTL)).await;
 }
 
 /// A thousand locks need two connections and one advisory lock.

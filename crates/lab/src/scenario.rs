@@ -23,6 +23,11 @@ pub trait Scenario: Sync {
         IDLE_LIMIT
     }
 
+    /// Whether a fault of it needs rights that not everybody has, so that it may be NOT-RUN where everything is installed.
+    fn privileged(&self) -> bool {
+        false
+    }
+
     /// Plays it. Whether its danger was reached is part of the answer: what never came to the point proves nothing.
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>>;
 }

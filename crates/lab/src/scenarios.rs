@@ -18,6 +18,7 @@ mod late_reply;
 mod leader_dies;
 mod leader_frozen;
 mod leader_in_a_minority;
+mod leaders_disk_is_slow;
 mod lock_on_a_standby;
 mod lost_renewal_replies;
 mod lost_reply;
@@ -36,6 +37,7 @@ mod server_clock_jumps;
 mod server_frozen;
 mod server_wakes;
 mod snapshot_restored;
+mod store_is_full;
 mod synchronous_standby;
 mod write_in_flight;
 
@@ -60,6 +62,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &cut_off::CutOff,
     &server_frozen::ServerFrozen,
     &server_wakes::ServerWakes,
+    &store_is_full::StoreIsFull,
     &server_clock_jumps::ServerClockJumps,
     &client_clock_jumps::ClientClockJumps,
     &client_clock_drifts::ClientClockDrifts,
@@ -73,6 +76,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &counter_goes_back::CounterGoesBack,
     &leader_dies::LeaderDies,
     &leader_frozen::LeaderFrozen,
+    &leaders_disk_is_slow::LeadersDiskIsSlow,
     &leader_in_a_minority::LeaderInAMinority,
     &synchronous_standby::SynchronousStandby,
     &cancelled_commit::CancelledCommit,

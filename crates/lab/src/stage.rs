@@ -141,7 +141,8 @@ impl Stage {
 
     /// Does something to the store's servers.
     pub(crate) async fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
-        let phase = if fault == ServerFault::Thaw { Phase::End } else { Phase::Begin };
+        let ends = matches!(fault, ServerFault::Thaw | ServerFault::Clear);
+        let phase = if ends { Phase::End } else { Phase::Begin };
         let store = self.store.clone();
         let begin = crate::agent::now();
         let done = blocking(move || store.inflict(fault)).await;

@@ -43,6 +43,12 @@ pub(crate) enum ServerFault {
     FreezeLeader,
     /// Cuts the one that leads off from the others, and waits until another leads; clients still reach it.
     CutOffLeader,
+    /// Makes the leader's disk take seconds for each write that must be on it.
+    SlowDisk,
+    /// Leaves no room for another write: memory, or the quota of the disk.
+    Fill,
+    /// Makes room again.
+    Clear,
     /// Kills the one that leads, and waits until another does.
     CrashMaster,
     /// Keeps a copy of all that the store has.
@@ -68,6 +74,8 @@ impl ServerFault {
             ServerFault::CancelWaits => "the wait for the standby cancelled",
             ServerFault::FreezeLeader => "leader frozen (SIGSTOP), another leads",
             ServerFault::CutOffLeader => "leader cut off, another leads",
+            ServerFault::SlowDisk => "leader's disk slow (fdatasync + 2.5 s)",
+            ServerFault::Fill | ServerFault::Clear => "full",
             ServerFault::CrashMaster => "leader killed, another leads",
             ServerFault::Snapshot => "snapshot taken",
             ServerFault::Restore => "snapshot restored",

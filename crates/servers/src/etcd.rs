@@ -15,6 +15,9 @@ use tempfile::TempDir;
 
 use crate::{etcd::ways::Ways, log, network::Weather, survivors::end_with_us};
 
+/// The beginning of the keys that fill it.
+const FILLING: &str = "filling/";
+
 /// An etcd cluster of its own, of one member or several, with its data in memory where the system allows it.
 #[derive(Debug)]
 pub struct EtcdCluster {
@@ -271,6 +274,37 @@ impl EtcdCluster {
         }
         (0..self.members.len()).for_each(|member| self.spawn(member));
         (0..self.members.len()).for_each(|member| self.wait_for(member));
+    }
+
+    /// Puts values until the quota of its disk is used up, and it takes no write any more.
+    ///
+    /// # Errors
+    /// In words, when it takes more than any quota of ours.
+    pub fn fill(&self) -> Result<(), String> {
+        let value = self.directory.path().join("filling");
+        std::fs::write(&value, vec![b'x'; 1 << 20]).map_err(|error| error.to_string())?;
+        for number in 0..64 {
+            let value = std::fs::File::open(&value).map_err(|error| error.to_string())?;
+            let mut put = self.etcdctl_command(&["put", &format!("{FILLING}{number}")]);
+            let output = put.stdin(value).output().map_err(|error| error.to_string())?;
+            if complaint(&output).contains("database space exceeded") {
+                return Ok(());
+            }
+        }
+        Err("it takes 64 MB and is not full".to_owned())
+    }
+
+    /// Removes those values, and makes it serve again.
+    ///
+    /// # Panics
+    /// When `etcdctl` fails.
+    pub fn clear(&self) {
+        self.etcdctl(&["del", "--prefix", FILLING]);
+        let status = self.etcdctl(&["get", FILLING, "--write-out=fields"]);
+        let revision = status.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
+        self.etcdctl(&["compaction", "--physical", revision.expect("an answer has a revision").trim()]);
+        self.etcdctl(&["defrag"]);
+        self.etcdctl(&["alarm", "disarm"]);
     }
 
     /// What all members said, or the end of that.

@@ -129,7 +129,7 @@ async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sende
 /// Passes on what comes from either side, as the weather allows.
 pub(crate) async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
     let address = server;
-    let Ok(server) = TcpStream::connect(address).await else { return };
+    let Some(server) = reached(address).await else { return };
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
@@ -140,6 +140,18 @@ pub(crate) async fn relay(client: TcpStream, server: SocketAddr, mut weather: wa
         // A connection breaks in both directions at once.
         _ = weather.wait_for(|weather| *weather == Weather::Cut) => {}
     }
+}
+
+/// A server that has elected itself leader just now may not listen yet, and whoever comes to it through a relay was let in
+/// already: so the relay tries for a moment.
+async fn reached(server: SocketAddr) -> Option<TcpStream> {
+    for _ in 0..15 {
+        if let Ok(connection) = TcpStream::connect(server).await {
+            return Some(connection);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    None
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -12,6 +12,9 @@ use rustix::process::Signal;
 use super::{ServerFault, Stand, needs, not_possible};
 use crate::{fault::signal, scenario::Stop};
 
+/// Small, so that it is soon full.
+const QUOTA: &str = "--quota-backend-bytes=4194304";
+
 #[derive(Debug)]
 pub(super) struct Member {
     cluster: EtcdCluster,
@@ -22,7 +25,7 @@ impl Member {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         needs("etcd", "etcd-server")?;
         needs("etcdctl", "etcd-client")?;
-        Ok(Arc::new(Self { cluster: EtcdCluster::start(1), snapshot: OnceLock::new() }))
+        Ok(Arc::new(Self { cluster: EtcdCluster::start_with(1, &[QUOTA]), snapshot: OnceLock::new() }))
     }
 }
 
@@ -51,6 +54,11 @@ impl Stand for Member {
                 self.cluster.kill(0);
                 self.cluster.launch(0);
                 self.cluster.wait_for(0);
+                Ok(())
+            }
+            ServerFault::Fill => self.cluster.fill().map_err(Stop::NotInstalled),
+            ServerFault::Clear => {
+                self.cluster.clear();
                 Ok(())
             }
             ServerFault::Snapshot => {

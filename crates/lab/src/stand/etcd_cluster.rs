@@ -1,25 +1,32 @@
 //! Three etcd members.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
-use fencepost_servers::EtcdCluster;
+use fencepost_servers::{EtcdCluster, SlowDisk};
 use tokio::runtime::Handle;
 
 use super::{ServerFault, Side, Stand, needs, not_possible};
 use crate::scenario::Stop;
+
+/// Longer than the members wait for their leader.
+const DELAY: Duration = Duration::from_millis(2500);
 
 #[derive(Debug)]
 pub(super) struct Members {
     cluster: EtcdCluster,
     /// Who led when the sides of a partition were told.
     on_the_left: OnceLock<usize>,
+    slowed: Mutex<Option<SlowDisk>>,
 }
 
 impl Members {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         needs("etcd", "etcd-server")?;
         let cluster = Handle::current().block_on(EtcdCluster::start_apart(3));
-        Ok(Arc::new(Self { cluster, on_the_left: OnceLock::new() }))
+        Ok(Arc::new(Self { cluster, on_the_left: OnceLock::new(), slowed: Mutex::default() }))
     }
 
     /// One that leads and is not this one, who may still think that it does.
@@ -28,7 +35,7 @@ impl Members {
             if (0..self.cluster.size()).any(|member| member != old && self.cluster.leads(member)) {
                 return Ok(());
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         Err(Stop::NotInstalled("the others have elected no leader".into()))
     }
@@ -58,6 +65,11 @@ impl Stand for Members {
             ServerFault::CrashMaster => self.cluster.kill(leader),
             ServerFault::FreezeLeader => self.cluster.pause(leader),
             ServerFault::CutOffLeader => self.cluster.cut_off(leader),
+            ServerFault::SlowDisk => {
+                let slowed = SlowDisk::of(self.cluster.pid(leader), DELAY).map_err(Stop::NotInstalled)?;
+                *self.slowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(slowed);
+                return Ok(());
+            }
             other => return Err(not_possible(other, "three etcd members")),
         }
         self.wait_for_other_than(leader)

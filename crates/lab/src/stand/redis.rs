@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use fencepost_servers::{RedisServer, WallClock};
+use fencepost_servers::{RedisServer, Reply, WallClock};
 use tempfile::TempDir;
 
 use super::{ServerFault, Stand, jump, needs, not_possible};
@@ -25,6 +25,15 @@ impl Server {
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| RedisServer::start(), RedisServer::start_on);
         Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }))
+    }
+}
+
+impl Server {
+    fn limit_memory(&self, bytes: &str) -> Result<(), Stop> {
+        match self.server.try_command(&["CONFIG", "SET", "maxmemory", bytes])? {
+            Reply::Refused(why) => Err(Stop::NotInstalled(why)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -74,6 +83,8 @@ impl Stand for Server {
                 self.server.launch();
                 Ok(())
             }
+            ServerFault::Fill => self.limit_memory("1"),
+            ServerFault::Clear => self.limit_memory("0"),
             ServerFault::JumpClock => jump(&self.clock, pid),
             other => Err(not_possible(other, "a Redis server")),
         }

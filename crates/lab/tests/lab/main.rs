@@ -1,3 +1,4 @@
 //! The laboratory on real servers and real processes.
 
 mod matrix;
+mod report;

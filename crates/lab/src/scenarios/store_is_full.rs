@@ -1,0 +1,71 @@
+//! The store takes no write any more.
+
+use std::time::Duration;
+
+use fencepost_core::store::BoxFuture;
+
+use super::scenes::{takes_and_reads, takes_and_works};
+use crate::{
+    agent::{Came, Client},
+    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    stage::{Stage, TTL, pause},
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
+    verdict::Verdict,
+};
+
+pub(super) struct StoreIsFull;
+
+impl Scenario for StoreIsFull {
+    fn about(&self) -> About {
+        About {
+            name: "store-is-full",
+            title: "The store is full",
+            why: "A full store answers reads and refuses writes. A grant must not be half made, and what is refused is no grant and no renewal.",
+            steps: &[
+                "A takes the lock and reads",
+                "the store is full: etcd's quota is used up, Redis has no memory left",
+                "B tries to get the lock, and gets an error",
+                "A looks at its lease after longer than a TTL, writes if it still believes, and gives back",
+                "there is room again: C takes the lock, reads and writes",
+            ],
+            source: "the etcd documentation of space quotas; the Redis documentation of maxmemory",
+        }
+    }
+
+    fn expects(&self, subject: Subject) -> Option<Expected> {
+        match (subject.store, subject.client) {
+            (StoreKind::Redis | StoreKind::Etcd, Client::Library) => expect(
+                Verdict::Ok,
+                "who wants it is told that the store is full, and whoever holds can renew or is told in time",
+            ),
+            _ => None,
+        }
+    }
+
+    /// Nobody can have it while the store is full.
+    fn idle_limit(&self) -> Duration {
+        TTL * 8
+    }
+
+    fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
+        Box::pin(async move {
+            let (mut a, mut b, mut c) = (stage.player("a").await?, stage.player("b").await?, stage.player("c").await?);
+            let old = takes_and_reads(&mut a, TTL).await?;
+            stage.inflict(ServerFault::Fill).await?;
+            let (_, tries) = b.begin_to_acquire(TTL, Some(TTL / 5), true).await?;
+            let (came, why) = tries.came().await?;
+            pause(TTL).await;
+            if a.check(&old).await?.came().await?.0 == Came::Yes {
+                a.write(&old).await?.came().await?;
+            }
+            a.release(&old).await?.came().await?;
+            stage.inflict(ServerFault::Clear).await?;
+            takes_and_works(&mut c).await?;
+            Ok(match came {
+                Came::Failed => Reached::Yes,
+                Came::Yes | Came::No => Reached::No(format!("B was not refused for want of room: {came:?} {why}")),
+            })
+        })
+    }
+}

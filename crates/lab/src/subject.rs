@@ -146,8 +146,8 @@ impl Subject {
 
     /// Whether it has readers beside readers, and permits.
     pub fn shares(self) -> bool {
-        use StoreKind::{Cluster, File, Postgres, PostgresSession, Redis, Sentinel};
-        let stores = [File, Postgres, PostgresSession, Redis, Sentinel, Cluster];
+        use StoreKind::{Cluster, Etcd, File, Postgres, PostgresSession, Redis, Sentinel, ZooKeeper};
+        let stores = [File, Postgres, PostgresSession, Etcd, ZooKeeper, Redis, Sentinel, Cluster];
         self.client == Client::Library && stores.contains(&self.store)
     }
 

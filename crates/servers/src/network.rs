@@ -145,7 +145,7 @@ pub(crate) async fn relay(client: TcpStream, server: SocketAddr, mut weather: wa
 /// A server that has elected itself leader just now may not listen yet, and whoever comes to it through a relay was let in
 /// already: so the relay tries for a moment.
 async fn reached(server: SocketAddr) -> Option<TcpStream> {
-    for _ in 0..15 {
+    for _ in 0..50 {
         if let Ok(connection) = TcpStream::connect(server).await {
             return Some(connection);
         }

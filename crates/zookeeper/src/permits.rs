@@ -145,7 +145,8 @@ impl ZooKeeperStore {
         if again && let Some(given) = self.given_before(session, lock, node).await? {
             return self.grant(claim, session, given);
         }
-        let mut before = place.before.clone();
+        // Whoever is the first in the queue, and finds permits taken all the same, waits for nobody there.
+        let mut before = place.before.clone().filter(|before| *before != node.name);
         loop {
             let ahead = match before.take() {
                 Some(ahead) => ahead,

@@ -207,8 +207,8 @@ impl ZooKeeperStore {
                 return Err(outlives_everybody(first));
             }
             let ahead = queue.waiting_before(position, limit) as u64;
-            let holder = self.holder(&queue.contenders()[0], &holder, None);
-            let busy = Busy { holder: Some(holder), ahead: Some(ahead), ..Busy::default() };
+            let holder = (position > 0).then(|| self.holder(&queue.contenders()[0], &holder, None));
+            let busy = Busy { holder, ahead: Some(ahead), ..Busy::default() };
             return Ok(if queued { Claimed::Queued(busy) } else { Claimed::Busy(busy) });
         }
     }

@@ -198,8 +198,10 @@ async fn a_permit_whose_node_in_the_queue_is_gone_comes_back() {
     let node = place.nodes("x").into_iter().find(|node| node.contains("-p2of2-")).expect("its node");
     place.admin.delete(&format!("{}/{node}", place.lock("x"))).unwrap();
     assert!(matches!(b.claim(&permits(1, 2), Patience::Once).await, Ok(Claimed::Busy(_))), "the slots are taken");
+    let waiter = permits(2, 2);
+    queued(&b, &waiter).await;
     a.release(&holder.holding).await.unwrap();
-    granted(&b, &permits(2, 2)).await;
+    within(SOON, "they come back", b.turn(&waiter)).await.unwrap();
 }
 
 /// A release of one wakes the first who waits, and nobody else.

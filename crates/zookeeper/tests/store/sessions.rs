@@ -152,7 +152,7 @@ async fn a_dropped_claim_does_not_keep_a_session_from_opening() {
 async fn c1_what_nobody_awaits_or_renews_goes() {
     let place = Place::new();
     let store = place.store().await;
-    let (holder, waiter) = (claim("x", ms(1000)), claim("x", LONG));
+    let (holder, waiter) = (claim("x", ms(3000)), claim("x", LONG));
     granted(&store, &holder).await;
     queued(&store, &waiter).await;
     let _ = tokio::time::timeout(ms(50), store.turn(&waiter)).await;

@@ -38,6 +38,12 @@ async fn requests(server: &ZooKeeperServer, work: impl Future) -> f64 {
     server.figure("zk_packets_received").unwrap() - before
 }
 
+/// Waits until nobody is on the way to its place any more.
+async fn settled(server: &ZooKeeperServer) {
+    let quiet = async || requests(server, tokio::time::sleep(ms(100))).await <= 1.0;
+    eventually(SOON * 2, "everybody has a place", quiet).await;
+}
+
 /// As docs/stores/zookeeper.md has it. Readers must not make locks dearer that nobody reads.
 #[tokio::test]
 async fn what_each_of_them_asks_for() {
@@ -52,15 +58,15 @@ async fn what_each_of_them_asks_for() {
         };
         requests(&server, passes).await
     };
-    // A heartbeat may come between.
+    // Heartbeats may come between.
     let asked = ten(writer).await;
-    assert!((30.0..=33.0).contains(&asked), "a creation, a look, a deletion: {asked}");
+    assert!((30.0..=38.0).contains(&asked), "a creation, a look, a deletion: {asked}");
     let asked = ten(|| permits(2, 3)).await;
-    assert!((50.0..=53.0).contains(&asked), "a look at the slots and the grant besides: {asked}");
+    assert!((50.0..=58.0).contains(&asked), "a look at the slots and the grant besides: {asked}");
     let asked = ten(reader).await;
-    assert!((40.0..=43.0).contains(&asked), "a look at the notes besides: {asked}");
+    assert!((40.0..=48.0).contains(&asked), "a look at the notes besides: {asked}");
     let asked = ten(writer).await;
-    assert!((40.0..=43.0).contains(&asked), "where somebody reads, the fence is noted besides: {asked}");
+    assert!((40.0..=48.0).contains(&asked), "where somebody reads, the fence is noted besides: {asked}");
 }
 
 /// The first reader of a lock comes after writers of whom nothing is left; from then on every writer leaves its fence.
@@ -110,10 +116,15 @@ async fn f3_a_reader_that_waited_has_seen_the_writers_fence() {
 async fn w3_a_writer_waits_for_every_reader_before_it() {
     let place = Place::new();
     let (a, b) = (place.store().await, place.store().await);
-    let (first, second, behind) = (reader(), reader(), writer());
-    granted(&b, &first).await;
-    granted(&a, &second).await;
+    let (before, first, second, behind) = (writer(), reader(), reader(), writer());
+    granted(&b, &before).await;
+    queued(&b, &first).await;
+    queued(&a, &second).await;
     queued(&a, &behind).await;
+    b.release(&before.holding).await.unwrap();
+    for (store, reader) in [(&b, &first), (&a, &second)] {
+        within(SOON, "both come in", store.turn(reader)).await.unwrap();
+    }
     let turn = a.turn(&behind);
     tokio::pin!(turn);
     let too_early = async {
@@ -220,7 +231,7 @@ async fn w2_a_permit_that_comes_back_wakes_one() {
         let store = store.clone();
         turns.spawn(async move { store.turn(&waiter).await });
     }
-    tokio::time::sleep(ms(300)).await;
+    settled(&server).await;
     let handed = async {
         store.release(&holders[0].holding).await.unwrap();
         within(SOON, "one comes in", turns.join_next()).await.unwrap().unwrap().unwrap();

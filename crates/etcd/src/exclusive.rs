@@ -54,6 +54,27 @@ impl Queue {
         self.leave_unless_held(claim, Patience::Once, taken).await
     }
 
+    /// Takes the lock, or a place in its queue. One transaction when it is free, or busy as far as this client knows; when it
+    /// turns out to be busy, a second one: to carry what only a busy lock needs would cost every free one more.
+    pub(crate) async fn take_lock_or_place(&self, claim: &Claim) -> Result<Taken, Failure> {
+        if self.ledger.is_claimed(claim.name()) {
+            return Box::pin(self.take_place(claim)).await;
+        }
+        let prefix = self.keys.lock(claim.name());
+        let record = self.record(claim, Mode::Exclusive).to_json();
+        let asked = self.ask(claim, |key, lease| TxnRequest {
+            compare: vec![none_below(&prefix)],
+            success: vec![put(key, &record, lease)],
+            failure: Vec::new(),
+        });
+        let asked = asked.await?;
+        if asked.answer.succeeded {
+            self.ledger.is_first(claim.name(), asked.seen);
+            return Ok(asked.alone());
+        }
+        Box::pin(self.take_place(claim)).await
+    }
+
     /// Takes a place in the queue, which is the lock itself when nobody is before it: one transaction. A repeat finds
     /// the place that the first try took.
     pub(crate) async fn take_place(&self, claim: &Claim) -> Result<Taken, Failure> {

@@ -187,6 +187,11 @@ impl Ledger {
         Ok(Asking { ledger: self, owner: *owner, before, key: entry.first.key.clone() })
     }
 
+    /// Whether this client holds the lock or waits for it.
+    pub(crate) fn is_claimed(&self, name: &LockName) -> bool {
+        self.lock().seats.any_taken(name)
+    }
+
     /// The claim that this revision created was seen to be the first of its lock: no older one is there, nor will be.
     pub(crate) fn is_first(&self, name: &LockName, created: i64) {
         self.lock().seats.is_first(name, created);

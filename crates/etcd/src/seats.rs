@@ -77,6 +77,11 @@ impl Seats {
         }
     }
 
+    /// Whether any seat at this lock is taken.
+    pub(crate) fn any_taken(&self, lock: &LockName) -> bool {
+        self.locks.contains_key(lock)
+    }
+
     /// The claim that this revision created was seen to be the first.
     pub(crate) fn is_first(&mut self, lock: &LockName, created: i64) {
         if let Some(taken) = self.locks.get_mut(lock) {

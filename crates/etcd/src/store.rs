@@ -110,7 +110,7 @@ impl EtcdStore {
     async fn take_place(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
         match (claim.holding.wants(), patience) {
             ([Want { mode: Mode::Exclusive, .. }], Patience::Once) => self.queue.take_if_free(claim).await,
-            ([Want { mode: Mode::Exclusive, .. }], Patience::Queue) => self.queue.take_place(claim).await,
+            ([Want { mode: Mode::Exclusive, .. }], Patience::Queue) => self.queue.take_lock_or_place(claim).await,
             _ => Box::pin(self.queue.take_beside(claim, patience)).await,
         }
     }

@@ -52,6 +52,16 @@ async fn what_a_claim_costs() {
     let alone = claim("x", TTL);
     assert_eq!(cost(&cluster, granted(&store, &alone)).await, 1.0, "a lock");
     assert_eq!(cost(&cluster, release(&store, &alone)).await, 1.0, "giving it back");
+    let other = client(&cluster).await;
+    let held = take(&other, "y", TTL).await;
+    let waiters = [claim("y", TTL), claim("y", TTL)];
+    for (waiter, requests) in waiters.iter().zip([2.0, 1.0]) {
+        assert_eq!(cost(&cluster, store.claim(waiter, Patience::Queue)).await, requests, "a place in the queue");
+    }
+    for waiter in &waiters {
+        release(&store, waiter).await;
+    }
+    release(&other, &held).await;
     let readers = [claim_as("x", Mode::Shared), claim_as("x", Mode::Shared)];
     for reader in &readers {
         assert_eq!(cost(&cluster, granted(&store, reader)).await, 1.0, "a reader, alone and beside another");

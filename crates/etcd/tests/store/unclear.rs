@@ -91,6 +91,22 @@ async fn c2_a_claim_whose_connection_breaks_is_of_unknown_outcome() {
     release(&broken.looks_on, &holder).await;
 }
 
+/// That nothing listens there any more is known not to have been carried out, and says nothing of the try before.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_claim_whose_member_cannot_be_reached_again_is_of_unknown_outcome() {
+    let Broken { _cluster, network, ours, looks_on } = Broken::start().await;
+    let claim = claim("x", TTL);
+    network.set(Weather::LostReplies);
+    let ends = async {
+        eventually(SOON, "it is carried out", async || !looks_on.inspect(Some(&name("x"))).await.unwrap().is_empty())
+            .await;
+        drop(network);
+    };
+    let (outcome, ()) =
+        within(SOON * 4, "an answer", async { tokio::join!(ours.claim(&claim, Patience::Once), ends) }).await;
+    assert_eq!(outcome.unwrap_err().applied(), Applied::Unknown);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn c2_a_release_whose_connection_breaks_is_of_unknown_outcome() {
     let broken = Broken::start().await;

@@ -253,7 +253,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/etcd/src/link.rs",
         find: "unclear |= failure.applied == Applied::Unknown;",
         replace: "",
-        test: store("unclear::c2_a_claim_whose_connection_breaks_is_of_unknown_outcome"),
+        test: store("unclear::c2_a_claim_whose_member_cannot_be_reached_again_is_of_unknown_outcome"),
     },
     Bug {
         name: "etcd: a permit that comes back wakes everybody who waits",

@@ -1,11 +1,11 @@
 //! Atomic changes: what is refused by type, and sums that stay exact while processes are killed.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use fencepost_patterns::{
     atomic::{
         Refusal, postgres,
-        redis::{Amounts, Scripted, Shadow, Values, Watching},
+        redis::{Amounts, Scripted, Values, Watching},
     },
     update::{CompareAndSet, Edit, Update},
 };
@@ -399,62 +399,4 @@ async fn an_update_counts_its_conflicts_leaves_and_removes() {
     let watched = watching.key("x").update_within(1, &mut beaten).await.unwrap();
     assert_eq!(watched.written(), Err(Refusal::Contended { conflicts: 1 }));
     assert_eq!((tries, number_in(&server, "x")), (4, 4), "one try for each conflict, and nothing of ours is there");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn readers_of_a_shadowed_key_see_all_of_one_or_all_of_the_other() {
-    let server = RedisServer::start();
-    let mut redis = connection(&server.url()).await;
-    let publish = async |redis: &mut MultiplexedConnection, round: u32| {
-        let shadow = Shadow::of("prices").unwrap();
-        for part in 0..10 {
-            shadow
-                .write(redis, |pipeline, key| {
-                    pipeline.hset(key, part, round);
-                })
-                .await
-                .unwrap();
-        }
-        assert!(shadow.publish(redis).await.unwrap());
-        assert!(!shadow.publish(redis).await.unwrap(), "it is in its place");
-    };
-    publish(&mut redis, 0).await;
-    let reading = tokio::spawn({
-        let mut redis = connection(&server.url()).await;
-        async move {
-            let mut seen = 0;
-            while seen < 50 {
-                let parts: Vec<(u32, u32)> = redis::cmd("HGETALL").arg("prices").query_async(&mut redis).await.unwrap();
-                assert_eq!(parts.len(), 10, "half of it was seen");
-                assert!(parts.iter().all(|(_, round)| *round == parts[0].1 && *round >= seen), "{parts:?}");
-                seen = parts[0].1;
-            }
-        }
-    });
-    for round in 1..=50 {
-        publish(&mut redis, round).await;
-    }
-    tokio::time::timeout(Duration::from_secs(30), reading).await.unwrap().unwrap();
-    assert_eq!(server.command(&["TTL", "prices"]), Reply::Number(-1), "it was made to expire");
-    // Abandoned, it goes by itself.
-    let abandoned = Shadow::of("prices").unwrap();
-    abandoned
-        .write(&mut redis, |pipeline, key| {
-            pipeline.set(key, 1);
-        })
-        .await
-        .unwrap();
-    assert!(matches!(server.command(&["TTL", abandoned.key()]), Reply::Number(3000..=3600)));
-    server.command(&["PEXPIRE", abandoned.key(), "1"]);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!abandoned.publish(&mut redis).await.unwrap(), "it published nothing");
-    let discarded = Shadow::of("prices").unwrap();
-    discarded
-        .write(&mut redis, |pipeline, key| {
-            pipeline.set(key, 1);
-        })
-        .await
-        .unwrap();
-    discarded.discard(&mut redis).await.unwrap();
-    assert_eq!(server.command(&["KEYS", "*shadow*"]), Reply::List(vec![]));
 }

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
+use fencepost::url::StoreUrl;
+use fencepost_postgres::PostgresConfig;
 use fencepost_servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
@@ -26,6 +28,14 @@ impl Database {
         let name = format!("test_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
         server.sql("postgres", &format!("CREATE DATABASE {name}"));
         Self { server, name }
+    }
+
+    /// One that keeps locks and cells.
+    pub(crate) async fn of_locks() -> Self {
+        let database = Self::new();
+        let config = PostgresConfig::from_url(StoreUrl::parse(&database.url()).unwrap()).unwrap();
+        fencepost_postgres::migrate(&config).await.unwrap();
+        database
     }
 
     pub(crate) fn url(&self) -> String {

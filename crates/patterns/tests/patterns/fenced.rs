@@ -6,12 +6,15 @@ use fencepost::{Acquired, Attempt, Correctness, ErrorKind, Fence, FencedBy, Lock
 use fencepost_patterns::fenced::{
     DirectoryObjects, FencedDirectory, FencedFile, FencedKeys, FencedObject, Object, Objects, Put, Refused, Tag,
 };
+use fencepost_postgres::fenced::{self as rows, FencedTable};
 use fencepost_servers::RedisServer;
 use redis::aio::MultiplexedConnection;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::{Deserialize, Serialize};
+use tokio_postgres::Client;
 
 use crate::{
+    database::{self, Database},
     fenced_http,
     processes::{self, eight_of_which_two_are_killed, lines, note},
 };
@@ -27,6 +30,11 @@ pub(crate) enum Place {
     Directory(PathBuf),
     Object(PathBuf),
     Redis(String),
+    /// A row of a table whose trigger checks.
+    Row {
+        url: String,
+        id: i64,
+    },
     Http(String),
 }
 
@@ -35,6 +43,7 @@ enum Resource {
     Directory(FencedDirectory),
     Object(FencedObject<DirectoryObjects>),
     Redis(MultiplexedConnection),
+    Row { client: Client, id: i64 },
     Http(String),
 }
 
@@ -49,6 +58,17 @@ fn checked<T, E: std::fmt::Debug>(outcome: Result<T, Refused<E>>) -> Checked<T> 
     }
 }
 
+fn stale(refused: rows::Refused) -> u64 {
+    match refused {
+        rows::Refused::Stale { seen } => seen,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn table() -> FencedTable {
+    FencedTable::new("resources").unwrap()
+}
+
 pub(crate) async fn connection(url: &str) -> MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
 }
@@ -60,6 +80,7 @@ impl Resource {
             Place::Directory(path) => Self::Directory(FencedDirectory::at(path)),
             Place::Object(path) => Self::Object(FencedObject::new(DirectoryObjects::at(path), "a/key")),
             Place::Redis(url) => Self::Redis(connection(&url).await),
+            Place::Row { url, id } => Self::Row { client: database::client(&url).await, id },
             Place::Http(address) => Self::Http(address),
         }
     }
@@ -73,6 +94,10 @@ impl Resource {
             }
             Self::Object(object) => checked(object.advance(fence).await).map(text),
             Self::Redis(redis) => checked(FencedKeys::on(redis).advance("x", fence).await).map(text),
+            Self::Row { client, id } => {
+                let row = table().advance(client, "id = $2", &[id], fence).await.map_err(stale)?;
+                Ok(row.get("content"))
+            }
             Self::Http(address) => fenced_http::get(address, fence).await,
         }
     }
@@ -84,6 +109,12 @@ impl Resource {
             Self::Directory(directory) => checked(directory.replace(fence, "x", bytes)),
             Self::Object(object) => checked(object.replace(fence, bytes).await),
             Self::Redis(redis) => checked(FencedKeys::on(redis).call("x", fence, "SET", bytes).await),
+            Self::Row { client, id } => {
+                let write = "UPDATE resources SET content = $1, fence = $2 WHERE id = $3";
+                let written = client.execute(write, &[&content, &(fence.get() as i64), id]).await;
+                assert_eq!(written.map_err(|error| stale(rows::Refused::of(error)))?, 1);
+                Ok(())
+            }
             Self::Http(address) => fenced_http::put(address, fence, content).await,
         }
     }
@@ -252,6 +283,17 @@ fn f1_a_redis_key_refuses_what_is_late_and_loses_nothing() {
     let (one, two) = (RedisServer::start(), RedisServer::start());
     tokio::runtime::Runtime::new().unwrap().block_on(refuses_what_is_late(Place::Redis(one.url())));
     loses_nothing(&Place::Redis(two.url()));
+}
+
+#[test]
+fn f1_a_row_in_postgres_refuses_what_is_late_and_loses_nothing() {
+    let database = Database::new();
+    database.sql("CREATE TABLE resources (id bigint PRIMARY KEY, content text NOT NULL)");
+    database.sql(&table().script());
+    database.sql("INSERT INTO resources VALUES (1, ''), (2, '')");
+    let [one, two] = [1, 2].map(|id| Place::Row { url: database.url(), id });
+    tokio::runtime::Runtime::new().unwrap().block_on(refuses_what_is_late(one));
+    loses_nothing(&two);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,5 +13,6 @@ mod hybrid;
 mod processes;
 mod rates;
 mod requests;
+mod shadows;
 mod single_writer;
 mod updates;

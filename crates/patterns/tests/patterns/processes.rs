@@ -21,7 +21,9 @@ pub(crate) enum Job {
     Fenced(crate::fenced::Job),
     Rates(crate::rates::Job),
     Requests(crate::requests::Job),
+    Shadows(crate::shadows::Job),
     SingleWriter(crate::single_writer::Job),
+    Updates(crate::updates::Job),
 }
 
 const JOB: &str = "FENCEPOST_TEST_JOB";
@@ -44,7 +46,9 @@ fn the_work_of_a_process() {
         Job::Fenced(job) => runtime.block_on(job.work()),
         Job::Rates(job) => runtime.block_on(job.work()),
         Job::Requests(job) => runtime.block_on(job.work()),
+        Job::Shadows(job) => runtime.block_on(job.work()),
         Job::SingleWriter(job) => runtime.block_on(job.work()),
+        Job::Updates(job) => runtime.block_on(job.work()),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     processes::{self, eight_of_which_two_are_killed, lines, note},
 };
 
-/// Asks as fast as it can for a while.
+/// Asks for a while, as soon as it is told that it may get through.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     place: Where,
@@ -68,7 +68,8 @@ impl Job {
                 Decision::Through { .. } => {
                     note(&self.log, &format!("{} {}", before.as_nanos(), BootClock.now().as_nanos()));
                 }
-                Decision::Denied { .. } => tokio::time::sleep(Duration::from_millis(2)).await,
+                // All come back at the same moment, in which one gets through.
+                Decision::Denied { retry_in } => tokio::time::sleep(retry_in).await,
             }
         }
     }

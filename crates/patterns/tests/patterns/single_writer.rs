@@ -8,12 +8,15 @@ use std::{
 
 use fencepost::{LockName, Locks};
 use fencepost_patterns::fenced::FencedFile;
-use fencepost_servers::RedisServer;
+use fencepost_servers::{EtcdCluster, RedisServer};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use self::example::{ACCOUNT, Log, order, own, take};
-use crate::processes::{self, eight_of_which_two_are_killed, lines, note};
+use crate::{
+    database::Database,
+    processes::{self, eight_of_which_two_are_killed, lines, note},
+};
 
 #[allow(dead_code)] // its own main
 #[path = "../../examples/single_writer.rs"]
@@ -25,7 +28,7 @@ pub(crate) enum Job {
     /// Takes from an account whose balance is what its events come to, until there is too little.
     Withdraw { url: String, worker: i64, log: PathBuf },
     /// Owns an account for a while, over and over, until enough was added to it.
-    Own { directory: PathBuf, log: PathBuf },
+    Own { locks: String, account: PathBuf, log: PathBuf },
 }
 
 const DEPOSIT: i64 = 600;
@@ -47,11 +50,11 @@ impl Job {
                     note(&log, &name);
                 }
             }
-            Job::Own { directory, log } => {
-                let locks = Locks::open(&locks_of(&directory)).await.unwrap().fenced().unwrap();
+            Job::Own { locks, account, log } => {
+                let locks = Locks::open(&locks).await.unwrap().fenced().unwrap();
                 while lines(&log).len() < ORDERS {
                     let (orders, received) = mpsc::channel(1);
-                    let owner = tokio::spawn(own(take(&locks).await.unwrap(), account(&directory), received));
+                    let owner = tokio::spawn(own(take(&locks).await.unwrap(), FencedFile::at(&account), received));
                     for _ in 0..10 {
                         // An owner that was robbed answers that its write was refused, and is gone then.
                         match order(&orders, 1).await {
@@ -119,25 +122,20 @@ fn locks_of(directory: &Path) -> String {
     format!("file:{}/locks", directory.display())
 }
 
-fn account(directory: &Path) -> FencedFile {
-    FencedFile::at(directory.join("alice"))
-}
-
 /// Owners are killed and robbed of their lease all the time; what was answered is in the account, and nothing else but at most one
 /// order of each that was killed.
-#[test]
-fn an_account_has_what_its_owners_have_answered_while_they_are_killed_and_robbed() {
+fn an_account_has_what_its_owners_have_answered(locks: &str) {
     let directory = tempfile::tempdir().unwrap();
-    let log = directory.path().join("log");
+    let (account, log) = (directory.path().join("alice"), directory.path().join("log"));
     let job = |_| {
-        let (directory, log) = (directory.path().to_owned(), log.clone());
-        processes::Job::SingleWriter(Job::Own { directory, log })
+        let (locks, account, log) = (locks.to_owned(), account.clone(), log.clone());
+        processes::Job::SingleWriter(Job::Own { locks, account, log })
     };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let runtime = tokio::runtime::Runtime::new().unwrap();
-            let locks = runtime.block_on(Locks::open(&locks_of(directory.path()))).unwrap();
+            let locks = runtime.block_on(Locks::open(locks)).unwrap();
             let name = LockName::new(ACCOUNT).unwrap();
             while !over.load(Ordering::Relaxed) {
                 runtime.block_on(locks.store().force(&name, None)).unwrap();
@@ -147,8 +145,25 @@ fn an_account_has_what_its_owners_have_answered_while_they_are_killed_and_robbed
         let _over = Over(&over);
         eight_of_which_two_are_killed(job, 30, || lines(&log).len());
     });
-    let balance: usize = std::fs::read_to_string(directory.path().join("alice")).unwrap().parse().unwrap();
+    let balance: usize = std::fs::read_to_string(&account).unwrap().parse().unwrap();
     let answered = lines(&log).len();
     assert!((answered..=answered + 2).contains(&balance), "{balance} for {answered} that were answered");
     assert!(answered >= ORDERS);
+}
+
+#[test]
+fn an_account_has_what_its_owners_have_answered_while_they_are_killed_and_robbed() {
+    let directory = tempfile::tempdir().unwrap();
+    an_account_has_what_its_owners_have_answered(&locks_of(directory.path()));
+}
+
+#[test]
+fn an_account_under_leases_of_etcd_has_what_its_owners_have_answered() {
+    an_account_has_what_its_owners_have_answered(&EtcdCluster::start(1).url());
+}
+
+#[test]
+fn an_account_under_leases_of_postgres_has_what_its_owners_have_answered() {
+    let database = tokio::runtime::Runtime::new().unwrap().block_on(Database::of_locks());
+    an_account_has_what_its_owners_have_answered(&database.url());
 }

@@ -1,8 +1,8 @@
 //! One way to update a value: the same is played on every store.
 
-use std::fmt::Debug;
+use std::{collections::BTreeSet, fmt::Debug, path::PathBuf};
 
-use fencepost::{Locks, url::StoreUrl};
+use fencepost::Locks;
 use fencepost_patterns::{
     atomic::{
         Refusal, postgres,
@@ -10,12 +10,13 @@ use fencepost_patterns::{
     },
     update::{CompareAndSet, Edit, Set, Update},
 };
-use fencepost_postgres::PostgresConfig;
 use fencepost_servers::{EtcdCluster, RedisServer, ZooKeeperServer};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     database::{Database, client},
     fenced::connection,
+    processes::{self, eight_of_which_two_are_killed, lines, note},
 };
 
 /// Two users of one value that is not there yet. `remembers` says whether a value that was changed and changed back counts as changed.
@@ -139,14 +140,11 @@ async fn a_value_in_redis_is_updated_by_script_by_watch_and_as_a_cell() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_in_postgres_is_updated_by_version_and_as_a_cell() {
-    let database = Database::new();
+    let database = Database::of_locks().await;
     database.sql("CREATE TABLE numbers (id bigint PRIMARY KEY, number bigint NOT NULL, version bigint NOT NULL)");
     let numbers = postgres::Versioned::of("numbers", "id", "number", "version");
     let (one, other) = (client(&database.url()).await, client(&database.url()).await);
     is_updated::<i64>(numbers.row(&one, &7_i64), numbers.row(&other, &7_i64), true).await;
-    fencepost_postgres::migrate(&PostgresConfig::from_url(StoreUrl::parse(&database.url()).unwrap()).unwrap())
-        .await
-        .unwrap();
     a_cell_is_updated(&database.url()).await;
 }
 
@@ -164,5 +162,51 @@ async fn a_cell_in_etcd_is_updated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cell_in_zookeeper_is_updated() {
-    a_cell_is_updated(&ZooKeeperServer::start().url()).await;
+    a_cell_is_updated(&ZooKeeperServer::shared().url()).await;
+}
+
+/// A process that counts in a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    url: String,
+    log: PathBuf,
+}
+
+impl Job {
+    pub(crate) async fn work(self) {
+        let locks = Locks::open(&self.url).await.unwrap();
+        let count = locks.cell::<usize>("count").unwrap();
+        for _ in 0..ADDITIONS {
+            let updated = count.update(|old| Edit::Write(old.unwrap_or(0) + 1)).await.unwrap();
+            let Update::Written { value, .. } = updated else { panic!("{updated:?}") };
+            note(&self.log, &value.to_string());
+        }
+    }
+}
+
+/// Each was told a count of its own, and of what nobody was told there is at most one by each that was killed.
+fn nobody_is_counted_twice_or_left_out(url: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let job = |_| processes::Job::Updates(Job { url: url.to_owned(), log: log.clone() });
+    eight_of_which_two_are_killed(job, 15, || lines(&log).len());
+    let told: Vec<usize> = lines(&log).iter().map(|count| count.parse().unwrap()).collect();
+    assert!(told.len() >= 6 * ADDITIONS as usize);
+    assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len(), "two were told the same count");
+    let count = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let locks = Locks::open(url).await.unwrap();
+        locks.cell::<usize>("count").unwrap().read().await.unwrap().unwrap()
+    });
+    assert!((told.len()..=told.len() + 2).contains(&count), "{count} for {} that were told", told.len());
+    assert!(told.iter().all(|told| *told <= count), "a count was taken back");
+}
+
+#[test]
+fn a_cell_in_etcd_counts_everybody_once_while_processes_are_killed() {
+    nobody_is_counted_twice_or_left_out(&EtcdCluster::start(1).url());
+}
+
+#[test]
+fn a_cell_in_zookeeper_counts_everybody_once_while_processes_are_killed() {
+    nobody_is_counted_twice_or_left_out(&ZooKeeperServer::shared().url());
 }

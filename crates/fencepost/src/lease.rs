@@ -112,8 +112,9 @@ impl<P: Purpose> Lease<P> {
 }
 
 impl Lease<Correctness, Shared> {
-    /// The fence of the last writer before this reader; `None` when nobody has written yet. A resource refuses this
-    /// reader once it has seen a newer writer's, and never advances by it (F3).
+    /// The fence of the last writer before this reader, or a number between that and the next writer's, where the fences of the
+    /// store are numbers of its whole history (etcd, ZooKeeper); `None` when nobody has written yet. A resource refuses this
+    /// reader once it has seen a newer writer's, and never advances by it (F3): two readers' numbers have no order.
     pub fn fence(&self) -> Option<Fence> {
         self.fence
     }

@@ -19,12 +19,27 @@ use crate::recorder::Recorder;
 /// What the history calls it.
 pub(crate) const NAME: &str = "resource";
 
-/// What a client asks; a write has the version that it is based on.
+/// What a client asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) grant: String,
     pub(crate) fence: Option<u64>,
-    pub(crate) basis: Option<u64>,
+    pub(crate) errand: Errand,
+}
+
+/// What it comes for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Errand {
+    /// To read, as one of many readers: the fence is checked, and advances nothing (F3).
+    Look,
+    /// To read, as the one who may write: the fence is advanced first.
+    Read,
+    /// To change what had this version.
+    Write {
+        /// The version.
+        basis: u64,
+    },
 }
 
 /// What the resource answers.
@@ -82,18 +97,18 @@ async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, recorder: Recorder) 
 /// Check and change in one step, as a conditional update would.
 fn step(state: &Mutex<State>, recorder: &Recorder, asked: Asked) -> Answer {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    let Asked { grant, fence, basis } = asked;
+    let Asked { grant, fence, errand } = asked;
     let taken = fence.is_none_or(|fence| fence >= state.fence);
-    if taken {
+    if taken && !matches!(errand, Errand::Look) {
         state.fence = fence.unwrap_or(state.fence);
-        state.version += u64::from(basis.is_some());
+        state.version += u64::from(matches!(errand, Errand::Write { .. }));
     }
     let version = state.version;
     recorder.tell(
         NAME,
-        match basis {
-            None => What::Read { grant, fence, version, taken },
-            Some(basis) => What::Write { grant, fence, basis, version, taken },
+        match errand {
+            Errand::Look | Errand::Read => What::Read { grant, fence, version, taken },
+            Errand::Write { basis } => What::Write { grant, fence, basis, version, taken },
         },
     );
     Answer { taken, version }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::Pass;
-use crate::finding::Kind;
+use crate::{event::Holding, finding::Kind, history::Name, holds::Timeline};
 
-/// No accepted fence below an accepted one, and each write built on the newest version.
+/// No accepted fence below an accepted one, and each write built on the newest version. Readers are checked and advance nothing
+/// (F3).
 pub(super) fn at_resources(pass: &mut Pass<'_>) {
     #[derive(Default)]
     struct Seen {
@@ -23,6 +24,7 @@ pub(super) fn at_resources(pass: &mut Pass<'_>) {
                     let said = format!("{resource} accepted fence {fence} of grant {who} after fence {highest}");
                     pass.found(Kind::EffectBackwards, operation.at, &[line, operation.line], said);
                 }
+                _ if reads(timeline, operation.grant) => {}
                 _ => seen.fence = Some((fence, operation.line)),
             }
         }
@@ -37,4 +39,8 @@ pub(super) fn at_resources(pass: &mut Pass<'_>) {
             seen.version = Some((version, operation.line));
         }
     }
+}
+
+fn reads(timeline: &Timeline, grant: Name) -> bool {
+    timeline.hold_of(grant).is_some_and(|place| timeline.holds[place].holding == Holding::Shared)
 }

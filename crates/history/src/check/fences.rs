@@ -1,5 +1,5 @@
-//! Fences rise with the grants and are never given twice (F1). Readers carry the one of the writer before them, and permits
-//! have one for each slot (F3).
+//! Fences rise with the grants and are never given twice (F1). A reader's is not below that of the writer before him, and below
+//! that of every later one; permits have one for each slot (F3).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use crate::{
     holds::{Hold, Timeline},
 };
 
-/// A grant that was asked for after another had been answered has the higher fence, or as a reader the same one.
+/// A grant that was asked for after another had been answered has the higher fence, or as a reader the same one. Between
+/// two readers there is no order.
 pub(super) fn order(pass: &mut Pass<'_>) {
     let holds = &pass.timeline.holds;
     let mut pairs = Vec::new();
@@ -18,17 +19,18 @@ pub(super) fn order(pass: &mut Pass<'_>) {
         let mut by_asking: Vec<u32> = line.clone();
         by_asking.sort_by_key(|place| holds[*place as usize].asked);
         let mut granted = line.iter().map(|place| *place as usize).peekable();
-        let mut highest: Option<usize> = None;
+        let (mut of_writers, mut of_readers): (Option<usize>, Option<usize>) = (None, None);
         for place in by_asking.into_iter().map(|place| place as usize) {
             while let Some(before) = granted.next_if(|before| holds[*before].granted <= holds[place].asked) {
+                let highest = if reads(&holds[before]) { &mut of_readers } else { &mut of_writers };
                 if holds[before].fence > highest.and_then(|highest| holds[highest].fence) {
-                    highest = Some(before);
+                    *highest = Some(before);
                 }
             }
-            let (Some(fence), Some(before)) = (holds[place].fence, highest) else { continue };
-            if holds[before].fence.is_some_and(|before| before > fence) {
-                pairs.push((before, place));
-            }
+            let Some(fence) = holds[place].fence else { continue };
+            let compared = if reads(&holds[place]) { [of_writers, None] } else { [of_writers, of_readers] };
+            let higher = |before: &usize| holds[*before].fence.is_some_and(|before| before > fence);
+            pairs.extend(compared.into_iter().flatten().filter(higher).map(|before| (before, place)));
         }
     }
     for (earlier, later) in once_each(pairs) {
@@ -48,7 +50,7 @@ pub(super) fn uniqueness(pass: &mut Pass<'_>) {
     let holds = &pass.timeline.holds;
     let mut pairs = Vec::new();
     for line in lines(pass) {
-        let own = line.iter().filter(|place| holds[**place as usize].holding != Holding::Shared);
+        let own = line.iter().filter(|place| !reads(&holds[**place as usize]));
         let mut by_fence: Vec<(u64, u32)> =
             own.filter_map(|place| holds[*place as usize].fence.map(|fence| (fence, *place))).collect();
         by_fence.sort_unstable();
@@ -82,6 +84,10 @@ fn lines(pass: &Pass<'_>) -> Vec<Vec<u32>> {
         lines.extend(slots.into_values());
     }
     lines
+}
+
+fn reads(hold: &Hold) -> bool {
+    hold.holding == Holding::Shared
 }
 
 fn hold(timeline: &Timeline, place: u32) -> &Hold {

@@ -31,7 +31,8 @@ fn by_definition(lives: &[Life], deeds: &[Deed]) -> BTreeSet<(Kind, u64)> {
                     found.insert((Kind::FenceTwice, later.granted));
                 }
             }
-            let one_sequence = later.shares_fences_with(earlier);
+            let readers = later.holding == Holding::Shared && earlier.holding == Holding::Shared;
+            let one_sequence = later.shares_fences_with(earlier) && !readers;
             if one_sequence && earlier.granted <= later.asked && later.fence.is_some() && earlier.fence > later.fence {
                 found.insert((Kind::FenceBackwards, later.granted));
             }
@@ -81,9 +82,10 @@ fn judge(lives: &[Life], deeds: &[Deed], n: usize, deed: &Deed, found: &mut BTre
         (false, _, false) => found.insert((Kind::RightfulRefused, deed.at)),
         (true, false, false) => false,
     };
+    let advances = |deed: &Deed| lives[deed.life].holding != Holding::Shared;
     let accepted = || deeds[..n].iter().filter(|before| before.taken);
     if deed.taken {
-        if deed.fence.is_some() && accepted().any(|before| before.fence > deed.fence) {
+        if deed.fence.is_some() && accepted().any(|before| advances(before) && before.fence > deed.fence) {
             found.insert((Kind::EffectBackwards, deed.at));
         }
         if accepted().next_back().is_some_and(|before| before.version != deed.basis) {

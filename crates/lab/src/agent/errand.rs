@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::SocketAddr};
 use tokio::sync::Mutex;
 
 use super::{Came, done};
-use crate::resource::{Asked, ask};
+use crate::resource::{Asked, Errand, ask};
 
 /// The versions that were read, by grant.
 #[derive(Debug, Default)]
@@ -13,12 +13,17 @@ pub(super) struct Errands(Mutex<HashMap<String, u64>>);
 
 impl Errands {
     pub(super) async fn read(&self, order: u64, grant: String, fence: Option<u64>, resource: SocketAddr) {
-        self.ask(order, Asked { grant, fence, basis: None }, resource).await;
+        self.ask(order, Asked { grant, fence, errand: Errand::Read }, resource).await;
+    }
+
+    /// As one of many readers.
+    pub(super) async fn look(&self, order: u64, grant: String, fence: Option<u64>, resource: SocketAddr) {
+        self.ask(order, Asked { grant, fence, errand: Errand::Look }, resource).await;
     }
 
     pub(super) async fn write(&self, order: u64, grant: String, fence: Option<u64>, resource: SocketAddr) {
         let basis = self.0.lock().await.get(&grant).copied().unwrap_or(0);
-        self.ask(order, Asked { grant, fence, basis: Some(basis) }, resource).await;
+        self.ask(order, Asked { grant, fence, errand: Errand::Write { basis } }, resource).await;
     }
 
     async fn ask(&self, order: u64, asked: Asked, resource: SocketAddr) {

@@ -106,6 +106,7 @@ struct Actor<P> {
 
 /// A grant, which a task of its own keeps.
 struct Held {
+    holding: Holding,
     fence: Option<u64>,
     questions: mpsc::UnboundedSender<(u64, Question)>,
 }
@@ -139,11 +140,13 @@ async fn obey<P: Useful>(
             Task::Release { grant } => actor.ask(order, &grant, Question::Release).await,
             // What hangs on its way to the resource must not stop the client from noticing what happens to its lease.
             Task::Read { grant, resource } => drop(tokio::spawn(async move {
-                let fence = actor.fence(&grant).await;
-                actor.errands.read(order, grant, fence, resource).await;
+                match actor.told(&grant).await {
+                    (Holding::Shared, fence) => actor.errands.look(order, grant, fence, resource).await,
+                    (_, fence) => actor.errands.read(order, grant, fence, resource).await,
+                }
             })),
             Task::Write { grant, resource } => drop(tokio::spawn(async move {
-                let fence = actor.fence(&grant).await;
+                let (_, fence) = actor.told(&grant).await;
                 actor.errands.write(order, grant, fence, resource).await;
             })),
         }
@@ -195,7 +198,7 @@ impl<P: Useful> Actor<P> {
                 let fence = fence(&lease);
                 tell(&self.name, self.granted(answered, fence, lease.deadline()));
                 let (questions, asked) = mpsc::unbounded_channel();
-                self.held.lock().await.insert(grant.clone(), Held { fence, questions });
+                self.held.lock().await.insert(grant.clone(), Held { holding, fence, questions });
                 done(order, Came::Yes, "");
                 self.keep(lease, lock, grant, asked).await;
             }
@@ -292,7 +295,8 @@ impl<P: Useful> Actor<P> {
         What::Ok { answer: Answer::Granted, fence, ttl, from, until: until.map(truly), slots }
     }
 
-    async fn fence(&self, grant: &str) -> Option<u64> {
-        self.held.lock().await.get(grant).and_then(|held| held.fence)
+    /// How a grant is held, and its fence. One that is not there was alone, and has none to show.
+    async fn told(&self, grant: &str) -> (Holding, Option<u64>) {
+        self.held.lock().await.get(grant).map_or((Holding::Alone, None), |held| (held.holding, held.fence))
     }
 }

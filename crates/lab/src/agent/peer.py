@@ -298,13 +298,13 @@ def ask(resource, **asked):
 
 
 def read(order, grant, resource):
-    answer = ask(resource, grant=grant, fence=None, basis=None)
+    answer = ask(resource, grant=grant, fence=None, errand="read")
     versions[grant] = answer["version"]
     done(order, "yes" if answer["taken"] else "no")
 
 
 def write(order, grant, resource):
-    answer = ask(resource, grant=grant, fence=None, basis=versions.get(grant, 0))
+    answer = ask(resource, grant=grant, fence=None, errand={"write": {"basis": versions.get(grant, 0)}})
     versions[grant] = answer["version"]
     done(order, "yes" if answer["taken"] else "no")
 

@@ -13,7 +13,7 @@
 //!     Err(Refusal::Insufficient { .. }) => println!("sold out"),
 //!     Err(refusal) => println!("{refusal}"),
 //! }
-//! let accounts = Amounts::of("accounts", "name", "balance");
+//! let accounts = Amounts::of("accounts", "name", "balance").prepare(client).await?; // once, and kept with the client
 //! let transaction = client.transaction().await?;
 //! if accounts.transfer(&transaction, &"alice", &"bob", 100).await?.is_ok() {
 //!     transaction.commit().await?; // else it rolls back, and there was nothing to roll back
@@ -25,7 +25,7 @@
 use std::{fmt, marker::PhantomData};
 
 use tokio_postgres::{
-    GenericClient, Transaction,
+    GenericClient, Statement, ToStatement, Transaction,
     types::{FromSqlOwned, ToSql},
 };
 
@@ -43,19 +43,49 @@ impl<K: ToSql + fmt::Debug + PartialEq + Sync> Key for K {}
 ///
 /// Names of tables and columns are taken as they are, capitals included; `SCHEMA.TABLE` is a table in a schema. They are not
 /// for what others typed in.
+///
+/// As it is made, it prepares a statement at each call, which costs round trips of its own. [`prepare`](Amounts::prepare) does that
+/// once for a client.
 #[derive(Clone, Debug)]
-pub struct Amounts {
-    table: String,
-    key: String,
-    number: String,
+pub struct Amounts<S = String> {
+    take: S,
+    look: S,
+    /// Of two rows, in the order of their keys.
+    lock: S,
+    change: S,
 }
 
 impl Amounts {
     /// The rows of `table`, with the columns for their key and their number.
     pub fn of(table: &str, key: &str, number: &str) -> Self {
-        Self { table: quoted_table(table), key: quoted(key), number: quoted(number) }
+        let (table, key, number) = (quoted_table(table), quoted(key), quoted(number));
+        let take = format!(
+            "UPDATE {table} SET {number} = {number} - $2::bigint WHERE {key} = $1 AND {number} >= $2::bigint \
+             RETURNING {number}"
+        );
+        let look = format!("SELECT {number} FROM {table} WHERE {key} = $1");
+        // What is locked first is read as it is then: in one statement with the change it could be seen as it was before.
+        let lock = format!(
+            "SELECT {key} = $1, {number} FROM {table} WHERE {key} = $1 OR {key} = $2 ORDER BY {key} FOR UPDATE"
+        );
+        let change = format!("UPDATE {table} SET {number} = {number} + $2::bigint WHERE {key} = $1");
+        Self { take, look, lock, change }
     }
 
+    /// The same with its statements prepared, for this client and its transactions alone: on another one they are unknown, and an
+    /// `Err` of the server.
+    pub async fn prepare<C: GenericClient>(&self, client: &C) -> PgResult<Amounts<Statement>> {
+        let Self { take, look, lock, change } = self;
+        Ok(Amounts {
+            take: client.prepare(take).await?,
+            look: client.prepare(look).await?,
+            lock: client.prepare(lock).await?,
+            change: client.prepare(change).await?,
+        })
+    }
+}
+
+impl<S: ToStatement + Send + Sync> Amounts<S> {
     /// Takes `amount` from a row's number, if it has as much; answers what is left. One statement; a second one finds out why not.
     ///
     /// # Cancel safety
@@ -64,17 +94,11 @@ impl Amounts {
         if amount <= 0 {
             return Ok(Err(Refusal::NotPositive { amount }));
         }
-        let Self { table, key: column, number } = self;
-        let take = format!(
-            "UPDATE {table} SET {number} = {number} - $2::bigint WHERE {column} = $1 AND {number} >= $2::bigint \
-             RETURNING {number}"
-        );
-        let look = format!("SELECT {number} FROM {table} WHERE {column} = $1");
         for _ in 0..MOST_CONFLICTS {
-            if let Some(row) = client.query_opt(&take, &[key, &amount]).await? {
+            if let Some(row) = client.query_opt(&self.take, &[key, &amount]).await? {
                 return Ok(Ok(row.try_get(0)?));
             }
-            let Some(row) = client.query_opt(&look, &[key]).await? else {
+            let Some(row) = client.query_opt(&self.look, &[key]).await? else {
                 return Ok(Err(Refusal::Missing { what: format!("{key:?}") }));
             };
             let has = row.try_get(0)?;
@@ -104,13 +128,8 @@ impl Amounts {
         if from == to {
             return Ok(Err(Refusal::SameAccount));
         }
-        let Self { table, key, number } = self;
-        // What is locked first is read as it is then: in one statement with the change it could be seen as it was before.
-        let lock = format!(
-            "SELECT {key} = $1, {number} FROM {table} WHERE {key} = $1 OR {key} = $2 ORDER BY {key} FOR UPDATE"
-        );
         let (mut has, mut gets) = (None, None);
-        for row in transaction.query(&lock, &[from, to]).await? {
+        for row in transaction.query(&self.lock, &[from, to]).await? {
             let place = if row.try_get(0)? { &mut has } else { &mut gets };
             *place = Some(row.try_get::<_, i64>(1)?);
         }
@@ -121,9 +140,8 @@ impl Amounts {
             return Ok(Err(Refusal::Insufficient { has }));
         }
         let Some(sum) = gets.checked_add(amount) else { return Ok(Err(Refusal::Overflow { has: gets })) };
-        let change = format!("UPDATE {table} SET {number} = {number} + $2::bigint WHERE {key} = $1");
-        transaction.execute(&change, &[from, &-amount]).await?;
-        transaction.execute(&change, &[to, &amount]).await?;
+        transaction.execute(&self.change, &[from, &-amount]).await?;
+        transaction.execute(&self.change, &[to, &amount]).await?;
         Ok(Ok((has - amount, sum)))
     }
 }

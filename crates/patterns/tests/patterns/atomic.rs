@@ -12,7 +12,7 @@ use fencepost_patterns::{
 use fencepost_servers::{RedisServer, Reply};
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 use crate::{
     database::{Database, client},
@@ -90,20 +90,25 @@ fn account(number: u64) -> String {
 
 enum Bank {
     Redis(MultiplexedConnection),
-    Postgres(Client),
+    Postgres(Client, postgres::Amounts<Statement>),
 }
 
 impl Bank {
     async fn open(url: &str) -> Self {
-        if url.starts_with("redis") { Self::Redis(connection(url).await) } else { Self::Postgres(client(url).await) }
+        if url.starts_with("redis") {
+            return Self::Redis(connection(url).await);
+        }
+        let client = client(url).await;
+        let accounts = accounts().prepare(&client).await.unwrap();
+        Self::Postgres(client, accounts)
     }
 
     async fn transfer(&mut self, from: &str, to: &str, amount: i64) -> Result<(), Refusal> {
         match self {
             Self::Redis(redis) => Amounts::on(redis).transfer(from, to, amount).await.unwrap().map(drop),
-            Self::Postgres(client) => {
+            Self::Postgres(client, accounts) => {
                 let transaction = client.transaction().await.unwrap();
-                let moved = accounts().transfer(&transaction, &from, &to, amount).await.unwrap();
+                let moved = accounts.transfer(&transaction, &from, &to, amount).await.unwrap();
                 transaction.commit().await.unwrap();
                 moved.map(drop)
             }
@@ -118,7 +123,7 @@ fn accounts() -> postgres::Amounts {
 /// A database with accounts, and pairs of numbers.
 fn database() -> Database {
     let database = Database::new();
-    database.sql("CREATE TABLE accounts (name text PRIMARY KEY, balance bigint NOT NULL)");
+    database.sql("CREATE TABLE accounts (name text PRIMARY KEY, balance bigint NOT NULL CHECK (balance >= 0))");
     database.sql("CREATE TABLE pairs (id bigint PRIMARY KEY, body text NOT NULL, version bigint NOT NULL DEFAULT 0)");
     database
 }

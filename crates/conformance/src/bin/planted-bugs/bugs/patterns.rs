@@ -120,6 +120,14 @@ pub(crate) const BUGS: &[Bug] = &[
         test: patterns("atomic::no_compare_and_set_by_version_is_lost_while_processes_are_killed"),
     },
     Bug {
+        name: "patterns: atomic: a transfer between rows decides on what it saw before it waited",
+        rule: "atomic",
+        file: "crates/patterns/src/atomic/postgres.rs",
+        find: "ORDER BY {key} FOR UPDATE",
+        replace: "ORDER BY {key}",
+        test: patterns("atomic::transfers_in_postgres_keep_the_sum_while_processes_are_killed"),
+    },
+    Bug {
         name: "patterns: an update is tried again with what was read before the conflict",
         rule: "atomic",
         file: "crates/patterns/src/atomic/redis/compare.rs",

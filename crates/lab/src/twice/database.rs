@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fencepost_core::owner::Owner;
 use fencepost_postgres::Tls;
+use percent_encoding::percent_decode_str;
 use tokio_postgres::{Client, Config, NoTls, config::SslMode};
 
 use super::{Difference, Differs, Job, Outcome};
@@ -62,6 +63,12 @@ struct Database<'a> {
 
 impl<'a> Database<'a> {
     fn at(url: &'a str) -> Result<Self, String> {
+        if let Some(option) = option_past_the_path(url) {
+            return Err(format!(
+                "the option {option} of the URL would lead the job past its copy, to the database itself; name the \
+                 database in its path alone, as in postgres://user@host/name"
+            ));
+        }
         let (plain, tls) = without_tls(url)?;
         let config: Config = plain.parse().map_err(|_| "that is no URL of a PostgreSQL database".to_owned())?;
         let name = config.get_dbname().ok_or("the URL names no database")?.to_owned();
@@ -75,12 +82,12 @@ impl<'a> Database<'a> {
         copies: &[String; 2],
         ignored: &[String],
     ) -> Result<Outcome, String> {
+        let urls = [self.url_of(&copies[0])?, self.url_of(&copies[1])?];
         for copy in copies {
             let template = self.name.replace('"', "\"\"");
             let copied = server.batch_execute(&format!("CREATE DATABASE {copy} TEMPLATE \"{template}\"")).await;
             copied.map_err(|error| format!("the database {} could not be copied: {}", self.name, said(&error)))?;
         }
-        let urls = [with_database(self.url, &copies[0])?, with_database(self.url, &copies[1])?];
         let ran = job.run(|command, both| {
             command.env("DATABASE_URL", &urls[usize::from(both)]);
         });
@@ -88,6 +95,21 @@ impl<'a> Database<'a> {
         let one = contents(&self.connected(&copies[0]).await?, ignored).await.map_err(|error| said(&error))?;
         let two = contents(&self.connected(&copies[1]).await?, ignored).await.map_err(|error| said(&error))?;
         Ok(Outcome { once, twice, differences: compare(&one, &two) })
+    }
+
+    /// The job's URL: one that leads to the copy, as the original's does to the original. Never any other, for the job changes what
+    /// it is led to.
+    fn url_of(&self, copy: &str) -> Result<String, String> {
+        let url = with_database(self.url, copy)?;
+        let (plain, _) = without_tls(&url)?;
+        let mut wanted = self.config.clone();
+        wanted.dbname(copy);
+        if plain.parse::<Config>().is_ok_and(|config| config == wanted) {
+            return Ok(url);
+        }
+        Err("a copy cannot be named by that URL; write it as postgres://user:password@host/name, with / and ? and @ in a \
+             name or password as %2F, %3F and %40"
+            .to_owned())
     }
 
     async fn connected(&self, database: &str) -> Result<Client, String> {
@@ -173,6 +195,16 @@ fn compare(one: &Contents, two: &Contents) -> Vec<Differs> {
     differences.into_iter().map(|(name, how)| Differs { what: name.clone(), how }).collect()
 }
 
+/// An option that wins over the path: for libpq and others each can name the database. Escapes are undone as they undo them.
+fn option_past_the_path(url: &str) -> Option<&'static str> {
+    let (_, options) = url.split_once('?')?;
+    options.split('&').find_map(|option| {
+        let (name, _) = option.split_once('=').unwrap_or((option, ""));
+        let name = percent_decode_str(name).decode_utf8_lossy();
+        ["dbname", "database", "service", "servicefile"].into_iter().find(|past| name == *past)
+    })
+}
+
 /// The URL with another database in its path.
 fn with_database(url: &str, database: &str) -> Result<String, String> {
     let (scheme, rest) =
@@ -204,6 +236,22 @@ mod tests {
             Ok("postgres://a:b@h:1/other?sslmode=disable")
         );
         assert!(changed("postgres://h").is_err() && changed("host=h dbname=x").is_err());
+    }
+
+    #[test]
+    fn no_option_of_a_url_leads_the_job_past_its_copy() {
+        let url_of_copy = |url: &str| Database::at(url)?.url_of("copy");
+        assert_eq!(
+            url_of_copy("postgres://a:b@h:1/x?sslmode=disable&application_name=dbname").as_deref(),
+            Ok("postgres://a:b@h:1/copy?sslmode=disable&application_name=dbname")
+        );
+        for option in ["dbname=shop", "%64bname=shop", "connect_timeout=5&dbnam%65=shop", "service=shop"] {
+            let refused = url_of_copy(&format!("postgres://u@h/x?{option}")).expect_err(option);
+            assert!(refused.contains("in its path alone"), "{option}: {refused}");
+        }
+        // Where the path begins is not for everybody where it is for us.
+        let refused = url_of_copy("postgres://u:1/secret@h/x").expect_err("another server");
+        assert!(refused.contains("%2F") && !refused.contains("secret"), "{refused}");
     }
 
     #[test]
@@ -266,6 +314,16 @@ mod tests {
         let url = format!("{}?sslmode=verify-full&sslrootcert={}", server.url("shop"), ca.display());
         let counted = played(&url, "UPDATE stock SET left_over = left_over - 1").await;
         assert_eq!(counted, [("public.stock".to_owned(), Difference::Content)]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_database_that_an_option_of_the_url_names_is_left_alone() {
+        let server = tokio::task::spawn_blocking(shop).await.expect("a server");
+        let script = "psql -qX \"$DATABASE_URL\" -c 'UPDATE stock SET left_over = 0'";
+        let job = Job { command: ["sh", "-c", script].map(OsString::from).to_vec(), apart: Duration::ZERO };
+        let refused = in_databases(&job, &format!("{}?dbname=shop", server.url("x")), &[], pending()).await;
+        assert_eq!(server.value("shop", "SELECT left_over FROM stock"), "10");
+        assert!(refused.expect_err("the job would not run on a copy").contains("dbname"));
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fmt, io,
+    panic::resume_unwind,
     path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -16,7 +17,7 @@ use fencepost_core::{
     fence::Fence,
 };
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use tokio::sync::OwnedMutexGuard;
+use tokio::{sync::OwnedMutexGuard, task::JoinError};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -34,6 +35,10 @@ pub const FENCING_TOKEN: &str = "fencing-token";
 /// use the directory, so that no newer fence is seen while an older request is still at work. What a handler hands to others to
 /// be done after its answer is not covered.
 ///
+/// A handler whose request has a token goes on to its end, in a task of its own on tokio, also when nobody waits for the answer any
+/// more: its client hung up, or a timeout around this layer passed. A timeout within the layer would drop a handler whose statement
+/// still runs somewhere, and let the next one in. Neither task-locals nor the current `tracing` span reach that task.
+///
 /// | request | answer |
 /// |---|---|
 /// | reads (GET, HEAD, OPTIONS) without a token | passed on |
@@ -42,6 +47,7 @@ pub const FENCING_TOKEN: &str = "fencing-token";
 /// | a token older than the newest | 412, with the newest in `Fencing-Token` |
 /// | the record cannot be read or written, or another request is handled for more than ten seconds | 503 |
 /// | any other | passed on, and the newest is at least this token from then on |
+/// | the runtime ends in the midst of one that was passed on | 500: what became of it is unknown |
 ///
 /// A new holder **first reads with its token**: that advances the resource, and nobody older can change it any more.
 ///
@@ -195,6 +201,14 @@ impl Denied {
     }
 }
 
+/// The answer of a handler that the runtime dropped, since it ends.
+fn unknown<B: From<String>>() -> Response<B> {
+    let said = "the service ended in the midst of it; what became of the request is unknown\n";
+    let mut answer = Response::new(B::from(said.to_owned()));
+    *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    answer
+}
+
 impl<S> Layer<S> for FencingLayer {
     type Service = Fencing<S>;
 
@@ -206,9 +220,10 @@ impl<S> Layer<S> for FencingLayer {
 impl<S, A, B> Service<Request<A>> for Fencing<S>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
     A: Send + 'static,
-    B: From<String>,
+    B: From<String> + Send + 'static,
 {
     type Response = Response<B>;
     type Error = S::Error;
@@ -226,12 +241,21 @@ where
         Box::pin(async move {
             let (head, body) = request.into_parts();
             let admitted = match layer.admit(&head).await {
-                Ok(admitted) => admitted,
+                Ok(Some(admitted)) => admitted,
+                Ok(None) => return inner.call(Request::from_parts(head, body)).await,
                 Err(denied) => return Ok(denied.answer()),
             };
-            let answer = inner.call(Request::from_parts(head, body)).await;
-            drop(admitted); // the record was locked until here
-            answer
+            // A server drops this future when the client hangs up, and what the handler began goes on: so does its task.
+            let at_work = tokio::spawn(async move {
+                let answer = inner.call(Request::from_parts(head, body)).await;
+                drop(admitted); // the record was locked until here
+                answer
+            });
+            match at_work.await.map_err(JoinError::try_into_panic) {
+                Ok(answer) => answer,
+                Err(Ok(panic)) => resume_unwind(panic),
+                Err(Err(_)) => Ok(unknown()),
+            }
         })
     }
 }

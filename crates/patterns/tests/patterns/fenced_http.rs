@@ -35,6 +35,8 @@ struct Document {
 struct Gate {
     entered: Notify,
     open: Notify,
+    /// A client hung up, and nobody waits for the answer any more.
+    left: Notify,
 }
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Infallible>> + Send>>;
@@ -54,6 +56,7 @@ impl Service<Request<String>> for Document {
             if request.method() == Method::GET {
                 return Ok(Response::new(content.lock().unwrap().clone()));
             }
+            assert!(request.body() != "panic", "as it was asked to");
             if let Some(gate) = gate {
                 gate.entered.notify_one();
                 gate.open.notified().await;
@@ -64,18 +67,23 @@ impl Service<Request<String>> for Document {
     }
 }
 
-/// Serves what lies behind the layer until the test ends; answers its address.
+/// Serves what lies behind the layer until the test ends; answers its address. As hyper does, it drops the answer of a client that
+/// hangs up.
 async fn serve(directory: &Path, document: Document) -> String {
+    let gate = document.gate.clone();
     let service = FencingLayer::open(directory).unwrap().layer(document);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let mut service = service.clone();
+            let (mut service, gate) = (service.clone(), gate.clone());
             tokio::spawn(async move {
                 let (mut stream, request) = receive(stream).await;
-                let answer = service.call(request).await.unwrap();
+                let answer = tokio::select! {
+                    answer = service.call(request) => answer.unwrap(),
+                    _ = stream.read_u8() => return gate.iter().for_each(|gate| gate.left.notify_one()),
+                };
                 let seen = answer.headers().get(FENCING_TOKEN).map_or("", |token| token.to_str().unwrap());
                 let head = format!("HTTP/1.1 {}\r\nfencing-token: {seen}\r\n\r\n", answer.status().as_u16());
                 let _ = stream.write_all((head + answer.body()).as_bytes()).await;
@@ -113,15 +121,21 @@ async fn receive(mut stream: TcpStream) -> (TcpStream, Request<String>) {
 
 /// The status, the newest fence where it was told, and the body.
 async fn ask(address: &str, method: &str, path: &str, tokens: &[&str], body: &str) -> (u16, String, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let tokens: String = tokens.iter().map(|token| format!("Fencing-Token: {token}\r\n")).collect();
-    let head = format!("{method} {path} HTTP/1.1\r\n{tokens}content-length: {}\r\n\r\n", body.len());
-    stream.write_all((head + body).as_bytes()).await.unwrap();
+    let mut stream = send(address, method, path, tokens, body).await;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split([' ', '\r']).nth(1).unwrap().parse().unwrap();
     (status, head.rsplit(": ").next().unwrap().to_owned(), body.to_owned())
+}
+
+/// Asks, and leaves the answer to whoever has the connection.
+async fn send(address: &str, method: &str, path: &str, tokens: &[&str], body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let tokens: String = tokens.iter().map(|token| format!("Fencing-Token: {token}\r\n")).collect();
+    let head = format!("{method} {path} HTTP/1.1\r\n{tokens}content-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + body).as_bytes()).await.unwrap();
+    stream
 }
 
 async fn under(address: &str, method: &str, fence: Fence, body: &str) -> Result<String, u64> {
@@ -188,6 +202,36 @@ async fn f1_no_newer_token_is_seen_while_a_request_is_at_work() {
     gate.open.notify_one();
     assert_eq!(older.await.unwrap(), Ok(()));
     assert_eq!(newer.await.unwrap(), Ok("in time".to_owned()));
+}
+
+/// hyper drops the answer then, and what the handler began goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_no_newer_token_is_seen_before_a_write_is_over_whose_client_hung_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let document = Document { gate: Some(gate.clone()), ..Document::default() };
+    let address = serve(directory.path(), document).await;
+    let older = send(&address, "PUT", "/x", &["1"], "to its end").await;
+    gate.entered.notified().await;
+    drop(older);
+    gate.left.notified().await;
+    let newer = tokio::spawn(async move { get(&address, fence(2)).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!newer.is_finished(), "the newer one read in the midst of a write");
+    gate.open.notify_one();
+    assert_eq!(newer.await.unwrap(), Ok("to its end".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_panics_does_so_for_its_server_and_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut service = FencingLayer::open(directory.path()).unwrap().layer(Document::default());
+    let mut put = |token: &str, body: &str| {
+        let request = Request::put("/x").header(FENCING_TOKEN, token).body(body.to_owned()).unwrap();
+        tokio::spawn(service.call(request))
+    };
+    assert!(put("1", "panic").await.unwrap_err().is_panic());
+    assert_eq!(put("2", "").await.unwrap().unwrap().status(), 200);
 }
 
 /// One thread for what blocks, and twenty who wait for one resource: none of them waits on it.

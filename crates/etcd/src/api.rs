@@ -59,6 +59,12 @@ impl RangeRequest {
         self
     }
 
+    /// How many there are, and none of them.
+    pub(crate) fn counted(mut self) -> Self {
+        self.count_only = true;
+        self
+    }
+
     /// Without the values.
     pub(crate) fn bare(mut self) -> Self {
         self.keys_only = true;

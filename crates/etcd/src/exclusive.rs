@@ -8,7 +8,6 @@ use fencepost_core::{
 use crate::{
     api::{KeyValue, TxnRequest, below, exactly, inner, none_below, put, revision},
     failure::Failure,
-    keys::Kind,
     queue::{Asked, Before, Held, Place, Queue, Standing, Taken, Until},
 };
 
@@ -40,7 +39,7 @@ impl Queue {
             // Only strays, as far as that tells: the queue decides.
             return Box::pin(self.take_place_once(claim)).await;
         }
-        match self.misfit(Kind::Exclusive, &prefix, &oldest)? {
+        match self.misfit(&prefix, &oldest)? {
             Some(refusal) => {
                 self.not_placed(claim, asked.unclear).await?;
                 Ok(asked.stands(Standing::Refused(refusal), Busy::default()))
@@ -103,10 +102,13 @@ impl Queue {
         let mut reads = place.ranges();
         let (Some(youngest), Some(oldest)) = (reads.next(), reads.next()) else { return Err(Failure::puzzling()) };
         let ahead = u64::try_from(youngest.count - 2).ok();
-        let oldest = oldest.kvs.into_iter().next().filter(|kv| self.keys.is_claim(&prefix, &kv.key));
+        let oldest = match oldest.kvs.into_iter().next() {
+            Some(kv) if !self.keys.is_claim(&prefix, &kv.key) => self.first(claim.name()).await?,
+            oldest => oldest,
+        };
         if let Some(oldest) = &oldest {
             self.ledger.is_first(claim.name(), oldest.create_revision);
-            if let Some(refusal) = self.misfit(Kind::Exclusive, &prefix, oldest)? {
+            if let Some(refusal) = self.misfit(&prefix, oldest)? {
                 self.leave(claim).await?;
                 return Ok(asked.stands(Standing::Refused(refusal), Busy::default()));
             }

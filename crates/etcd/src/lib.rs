@@ -11,7 +11,8 @@
 //! - *Readers* cost what a lock costs, *permits* one request more beside others, *several* locks (100 at most) one transaction
 //!   when all of them are free.
 //! - *Order*: first come, first served, across processes.
-//! - *Wake-up*: a watch on the claim before one's own; one release wakes one waiter. A lost wake-up costs 10 s.
+//! - *Wake-up*: a watch on the claim that one waits for. A release wakes one waiter, or the readers behind the last writer. A
+//!   lost wake-up costs 10 s.
 //! - *Holder died*: free when its session ends, which is after the TTL and up to a second. So is the place of a waiter
 //!   whose process died. A waiter that is called and does not come within 3 s, though its process lives, is passed over.
 //! - *Deleted by hand, broken by force, lease revoked*: the holder hears at once, by a watch on its own key that begins

@@ -88,7 +88,7 @@ impl Queue {
             if asked.answer.succeeded {
                 return Ok(with_slots(asked.alone(), &first));
             }
-            let Seen { own, line, refusal, oldest } = self.seen(&prefix, of, &mut asked)?;
+            let Seen { own, line, refusal, oldest } = self.seen(name, of, &mut asked).await?;
             if own.is_some() {
                 // A repeat of a claim that was applied: it stands where it stands.
                 let standing = self.look(claim, None).await?;
@@ -131,7 +131,6 @@ impl Queue {
         of: u32,
         patience: Patience,
     ) -> Result<Taken, Failure> {
-        let prefix = self.keys.lock(claim.name());
         let waiting = record.to_json();
         let asked = self.ask(claim, |key, lease| {
             // Only once: what a repeat would write anew may have its slots by now.
@@ -145,7 +144,7 @@ impl Queue {
             TxnRequest { success, ..Default::default() }
         });
         let mut asked = asked.await?;
-        let Seen { own, line, refusal, oldest } = self.seen(&prefix, of, &mut asked)?;
+        let Seen { own, line, refusal, oldest } = self.seen(claim.name(), of, &mut asked).await?;
         let own = own.ok_or_else(Failure::puzzling)?;
         if own.lease != asked.session.id {
             // It hangs on a session that is over, or on somebody else's lease, and would end with that.
@@ -155,9 +154,14 @@ impl Queue {
         let ahead = line.0.iter().take_while(|standee| standee.kv.create_revision < own.create_revision);
         let ahead = ahead.filter(|standee| standee.record.slots.is_empty()).count() as u64;
         let busy = self.shown(claim, oldest.filter(|kv| kv.key != own.key)).await?;
-        let standing = match self.standing(own, line, asked.seen).await? {
-            Some(standing) => standing,
-            None => self.look(claim, None).await?,
+        let has_slots = !Record::read(&own, self.recipe)?.slots.is_empty();
+        let standing = match refusal {
+            // Before it takes any: what it does not fit need not be in its line.
+            Some(refusal) if !has_slots => Standing::Refused(refusal),
+            _ => match self.standing(own, line, asked.seen).await? {
+                Some(standing) => standing,
+                None => self.look(claim, None).await?,
+            },
         };
         self.settled(claim, patience, refusal, asked.stands(standing, Busy { ahead: Some(ahead), ..busy })).await
     }
@@ -181,18 +185,31 @@ impl Queue {
         vec![
             exactly(key).op(),
             below(&self.keys.permits(name)).oldest(i64::from(of) + 1).op(),
-            below(&self.keys.lock(name)).oldest(1).op(),
+            below(&self.keys.lock(name)).counted().op(),
         ]
     }
 
-    fn seen(&self, prefix: &[u8], of: u32, asked: &mut Asked) -> Result<Seen, Failure> {
-        let mut reads = std::mem::take(&mut asked.answer).ranges().map(|read| read.kvs);
+    async fn seen(&self, name: &LockName, of: u32, asked: &mut Asked) -> Result<Seen, Failure> {
+        let prefix = self.keys.lock(name);
+        let mut reads = std::mem::take(&mut asked.answer).ranges();
         let mut next = || reads.next().unwrap_or_default();
-        let (own, line, oldest) = (next().into_iter().next(), self.line(prefix, next())?, next().into_iter().next());
-        let oldest = oldest.filter(|kv| self.keys.is_claim(prefix, &kv.key));
-        let misfit = oldest.as_ref().map(|kv| self.misfit(Kind::Permits, prefix, kv)).transpose()?.flatten();
+        let (own, permits, all) = (next().kvs.into_iter().next(), next(), next().count);
+        let only_permits = permits.count == all && permits.kvs.iter().all(|kv| self.keys.is_claim(&prefix, &kv.key));
+        // With anything else among them, the oldest say too little: strays are passed over, and claims of a lock looked for
+        // wherever they stand. What has changed since is found out by who writes on condition of what was seen first.
+        let kvs = if only_permits { permits.kvs } else { self.link.range(below(&prefix).oldest(0)).await?.kvs };
+        let oldest = kvs.iter().find(|kv| self.keys.is_claim(&prefix, &kv.key)).cloned();
+        let before = own.as_ref().map_or(i64::MAX, |own| own.create_revision);
+        let in_a_lock = self.is_in_a_lock(&prefix, &kvs, before).then_some(Refusal::LockInUse);
+        let line = self.line(&prefix, kvs)?;
         let other = line.limit().filter(|limit| *limit != of).map(|of| Refusal::SemaphoreInUse { of });
-        Ok(Seen { own, line, refusal: misfit.or(other), oldest })
+        Ok(Seen { own, line, refusal: in_a_lock.or(other), oldest })
+    }
+
+    /// Whether any of these that is older is a claim of a lock.
+    fn is_in_a_lock(&self, prefix: &[u8], kvs: &[KeyValue], created: i64) -> bool {
+        let mut older = kvs.iter().filter(|kv| kv.create_revision < created);
+        older.any(|kv| matches!(self.keys.kind(prefix, &kv.key), Some(Kind::Exclusive | Kind::Shared)))
     }
 
     fn line(&self, prefix: &[u8], kvs: Vec<KeyValue>) -> Result<Line, Failure> {
@@ -210,10 +227,14 @@ impl Queue {
         let (prefix, permits) = (self.keys.lock(name), self.keys.permits(name));
         let created = match place {
             Some(place) => place.created,
-            None => match self.link.range(exactly(key).bare()).await?.kvs.first() {
-                Some(own) => own.create_revision,
-                None => return Ok(Standing::Gone),
-            },
+            None => {
+                let all = self.link.range(below(&prefix).oldest(0).bare()).await?.kvs;
+                let Some(own) = all.iter().find(|kv| kv.key == key) else { return Ok(Standing::Gone) };
+                if self.is_in_a_lock(&prefix, &all, own.create_revision) {
+                    return Ok(Standing::Refused(Refusal::LockInUse));
+                }
+                own.create_revision
+            }
         };
         // Whoever is not the first of those who wait needs to know no more than that.
         if place.is_none_or(|place| place.until == Until::Next) {

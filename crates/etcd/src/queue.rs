@@ -1,7 +1,8 @@
 //! The queues of all locks: where a claim stands, and what claims of every kind have in common.
 //!
-//! A lock's claims stand in the order of the revisions that created their keys. Who holds follows from that order alone, so
-//! that a claim which was seen to hold goes on holding until it is removed: whoever is before it can only leave.
+//! A lock's claims stand in the order of the revisions that created their keys. Who holds follows from what is before it in
+//! that order, and for permits from the slots that the claims say they have; so a claim which was seen to hold goes on holding
+//! until it is removed. Whoever is before it can only leave, and slots are never taken away.
 //!
 //! | kind | holds when | waits for | where |
 //! |---|---|---|---|
@@ -11,7 +12,9 @@
 //! | several | they were all free | nobody: such a claim has no place in a queue | `several` |
 //!
 //! The oldest claim says what a name is used for, a lock or a semaphore of so many permits. A claim that does not fit is
-//! taken back by whoever made it, and never believed in.
+//! taken back by whoever made it, and never believed in. It may outlive the oldest all the same, if its client dies or is
+//! slow, and then be the oldest itself. So permits are refused behind *any* older claim of a lock, and readers behind any
+//! for permits (E1): one look when the claim is placed, since older ones can only leave.
 
 use std::sync::Arc;
 
@@ -309,16 +312,13 @@ impl Queue {
         }
     }
 
-    /// Why a claim of this kind does not fit the oldest claim of its name; that one has to be read with its value.
-    pub(crate) fn misfit(&self, kind: Kind, prefix: &[u8], oldest: &KeyValue) -> Result<Option<Refusal>, Failure> {
-        Ok(match (kind, self.keys.kind(prefix, &oldest.key)) {
-            (Kind::Permits, Some(Kind::Exclusive | Kind::Shared)) => Some(Refusal::LockInUse),
-            (Kind::Exclusive | Kind::Shared, Some(Kind::Permits)) => {
-                let (_, of) = Record::read(oldest, self.recipe)?.permits();
-                Some(Refusal::SemaphoreInUse { of })
-            }
-            _ => None,
-        })
+    /// Why a claim of a lock, a reader's too, does not fit an older claim; that one has to be read with its value.
+    pub(crate) fn misfit(&self, prefix: &[u8], older: &KeyValue) -> Result<Option<Refusal>, Failure> {
+        if self.keys.kind(prefix, &older.key) != Some(Kind::Permits) {
+            return Ok(None);
+        }
+        let (_, of) = Record::read(older, self.recipe)?.permits();
+        Ok(Some(Refusal::SemaphoreInUse { of }))
     }
 
     pub(crate) fn record(&self, claim: &Claim, mode: Mode) -> Record {

@@ -11,7 +11,6 @@ use fencepost_core::{
 use crate::{
     api::{KeyValue, TxnRequest, below, none_below, put},
     failure::Failure,
-    keys::Kind,
     queue::{Held, Queue, Standing, Taken},
 };
 
@@ -65,7 +64,7 @@ impl Queue {
             self.not_placed(claim, asked.unclear).await?;
             return Err(not_in_one_step("locks with keys below them that are no claims"));
         }
-        if let Some(refusal) = self.misfit(Kind::Exclusive, prefix, oldest)? {
+        if let Some(refusal) = self.misfit(prefix, oldest)? {
             self.not_placed(claim, asked.unclear).await?;
             return Ok(asked.stands(Standing::Refused(refusal), Busy::default()));
         }

@@ -9,12 +9,12 @@
 use fencepost_core::{
     claim::{Busy, Claim, Holding, LossReason, Mode, Patience, Renewal},
     name::LockName,
+    refusal::Refusal,
 };
 
 use crate::{
     api::{KeyValue, TxnRequest, below, created_by, exactly, none_below, none_in, put, revision},
     failure::{Failure, Sort},
-    keys::Kind,
     queue::{Before, Held, Place, Queue, Standing, Taken, Until},
     record::Record,
 };
@@ -24,7 +24,7 @@ impl Queue {
     /// once leaves nothing behind when there is one.
     pub(crate) async fn take_shared(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
         if patience == Patience::Queue {
-            return self.take_shared_place(claim).await;
+            return self.take_shared_place(claim, patience).await;
         }
         let name = claim.name();
         let (prefix, writers) = (self.keys.lock(name), self.keys.writers(name));
@@ -49,17 +49,14 @@ impl Queue {
                 self.leave_unless_held(claim, patience, asked.stands(standing, Busy::default())).await
             }
             (None, writer, Some(oldest)) => {
-                if let Some(refusal) = self.misfit(Kind::Shared, &prefix, &oldest)? {
+                if let Some(refusal) = self.misfit(&prefix, &oldest)? {
                     self.not_placed(claim, asked.unclear).await?;
                     return Ok(asked.stands(Standing::Refused(refusal), Busy::default()));
                 }
                 match writer.filter(|kv| self.keys.is_claim(&prefix, &kv.key)) {
                     Some(writer) if !self.reads(&writer)? => self.busy(claim, asked, &oldest).await,
                     // It reads by now, or nothing but strays lies there: the queue decides.
-                    _ => {
-                        let taken = self.take_shared_place(claim).await?;
-                        self.leave_unless_held(claim, patience, taken).await
-                    }
+                    _ => self.take_shared_place(claim, patience).await,
                 }
             }
             // Comparison and reads are of one revision: something lies there.
@@ -67,7 +64,7 @@ impl Queue {
         }
     }
 
-    async fn take_shared_place(&self, claim: &Claim) -> Result<Taken, Failure> {
+    async fn take_shared_place(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
         let name = claim.name();
         let prefix = self.keys.lock(name);
         let record = self.record(claim, Mode::Shared).to_json();
@@ -77,28 +74,35 @@ impl Queue {
                 exactly(key).bare().op(),
                 self.keys.writers(name).youngest(1).op(),
                 below(&prefix).oldest(1).op(),
+                below(&self.keys.permits(name)).oldest(1).op(),
             ],
             ..Default::default()
         });
         let mut asked = asked.await?;
         let mut reads = std::mem::take(&mut asked.answer).firsts();
         let own = reads.next().flatten().ok_or_else(Failure::puzzling)?;
-        let (writer, oldest) = (reads.next().flatten(), reads.next().flatten());
-        let oldest = oldest.filter(|kv| self.keys.is_claim(&prefix, &kv.key));
-        if let Some(oldest) = &oldest
-            && let Some(refusal) = self.misfit(Kind::Shared, &prefix, oldest)?
-        {
-            self.leave(claim).await?;
-            return Ok(asked.stands(Standing::Refused(refusal), Busy::default()));
-        }
-        let busy = self.shown(claim, oldest.filter(|kv| *kv.key != *asked.key)).await?;
+        let (writer, oldest, permits) =
+            (reads.next().flatten(), reads.next().flatten(), reads.next().flatten().is_some());
         // Just created, every writer is before it.
-        let standing = if own.create_revision == asked.seen {
+        let standing = if own.create_revision == asked.seen && !permits {
             self.behind_writer(name, own, writer, asked.seen, 0).await?
         } else {
             self.look(claim, None).await?
         };
-        Ok(asked.stands(standing, busy))
+        let in_the_way = oldest.filter(|kv| *kv.key != *asked.key && self.keys.is_claim(&prefix, &kv.key));
+        let busy = match &standing {
+            Standing::Holds(_) | Standing::Behind(_) => self.shown(claim, in_the_way).await?,
+            _ => Busy::default(),
+        };
+        self.leave_unless_held(claim, patience, asked.stands(standing, busy)).await
+    }
+
+    /// Why a reader may not hold, by the claims for permits that are before it.
+    async fn misfit_before(&self, name: &LockName, created: i64) -> Result<Option<Refusal>, Failure> {
+        let (prefix, permits) = (self.keys.lock(name), self.keys.permits(name));
+        let older = self.link.range(below(&permits).before(created).oldest(0)).await?;
+        let claim = older.kvs.iter().find(|kv| self.keys.is_claim(&prefix, &kv.key));
+        Ok(claim.map(|kv| self.misfit(&prefix, kv)).transpose()?.flatten())
     }
 
     pub(crate) async fn look_shared(
@@ -109,10 +113,14 @@ impl Queue {
     ) -> Result<Standing, Failure> {
         let created = match place {
             Some(place) => place.created,
-            None => match self.link.range(exactly(key).bare()).await?.kvs.first() {
-                Some(own) => own.create_revision,
-                None => return Ok(Standing::Gone),
-            },
+            None => {
+                let own = self.link.range(exactly(key).bare()).await?.kvs.into_iter().next();
+                let Some(own) = own else { return Ok(Standing::Gone) };
+                if let Some(refusal) = self.misfit_before(name, own.create_revision).await? {
+                    return Ok(Standing::Refused(refusal));
+                }
+                own.create_revision
+            }
         };
         let reads = vec![exactly(key).bare().op(), self.keys.writers(name).before(created).youngest(1).op()];
         let answer = self.link.txn(TxnRequest { success: reads, ..Default::default() }).await?.message;

@@ -216,3 +216,71 @@ async fn a_limit_is_changed_for_all_who_hold_and_wait() {
     assert!(limits.into_iter().all(|mode| mode == Mode::Permits { count: 1, of: 70 }));
     turns.iter().for_each(JoinHandle::abort);
 }
+
+fn refused(claimed: Result<Claimed, Error>, what: &str) {
+    let error = claimed.expect_err(what);
+    assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: {error}");
+}
+
+/// E1: strays are older than all claims, and more of them than a claim reads at first.
+#[tokio::test(flavor = "multi_thread")]
+async fn e1_strays_hide_nobody() {
+    let cluster = EtcdCluster::start(1);
+    let (a, b) = (client(&cluster).await, client(&cluster).await);
+    for stray in ["s/permits/a", "s/permits/b", "lock/readme", "semaphore/readme", "readers/readme"] {
+        cluster.etcdctl(&["put", &format!("fencepost/locks/{stray}"), "somebody's"]);
+    }
+    granted(&a, &permits(1, 1)).await;
+    for patience in [Patience::Once, Patience::Queue] {
+        let second = permits(1, 1);
+        let claimed = b.claim(&second, patience).await.unwrap();
+        assert!(matches!(claimed, Claimed::Busy(_) | Claimed::Queued(_)), "{claimed:?}");
+        release(&b, &second).await;
+    }
+    refused(b.claim(&permits(1, 2), Patience::Once).await, "another limit");
+    let (one, reader, writer) = (Mode::Permits { count: 1, of: 3 }, Mode::Shared, Mode::Exclusive);
+    for (lock, held, others) in
+        [("lock", writer, vec![one]), ("semaphore", one, vec![reader, writer]), ("readers", reader, vec![one])]
+    {
+        granted(&a, &claim_as(lock, held)).await;
+        for mode in others {
+            for patience in [Patience::Once, Patience::Queue] {
+                refused(b.claim(&claim_as(lock, mode), patience).await, &format!("{mode:?} beside {held:?}"));
+            }
+        }
+        assert_eq!(keys(&cluster, &format!("fencepost/locks/{lock}/")).len(), 2, "the stray and who holds");
+    }
+}
+
+/// E1: a claim that does not fit is not believed by who made it; nobody else may come in behind it either, since who was
+/// before both may go.
+#[tokio::test(flavor = "multi_thread")]
+async fn e1_nobody_comes_in_behind_a_claim_of_the_other_family() {
+    let cluster = EtcdCluster::start(1);
+    let (a, b) = (client(&cluster).await, client(&cluster).await);
+    let (one, two, reader) = (Mode::Permits { count: 1, of: 2 }, Mode::Permits { count: 2, of: 2 }, Mode::Shared);
+    // What a client leaves that is refused, and dies before it has removed its claim.
+    let leave_dead = async |lock: &str, mode: Mode| {
+        let elsewhere = claim_as("elsewhere", mode);
+        granted(&b, &elsewhere).await;
+        let key = keys(&cluster, "fencepost/locks/elsewhere/").pop().unwrap();
+        let value = cluster.etcdctl(&["get", &key, "--print-value-only"]);
+        cluster.etcdctl(&["put", &key.replace("elsewhere", lock), value.trim()]);
+        release(&b, &elsewhere).await;
+    };
+    for (lock, first, dead, late) in [
+        ("room", one, Mode::Exclusive, one),
+        ("full", two, Mode::Exclusive, one),
+        ("beside readers", two, reader, one),
+        ("readers", reader, one, reader),
+    ] {
+        let holder = claim_as(lock, first);
+        granted(&a, &holder).await;
+        leave_dead(lock, dead).await;
+        for patience in [Patience::Queue, Patience::Once] {
+            refused(b.claim(&claim_as(lock, late), patience).await, lock);
+        }
+        assert_eq!(release(&a, &holder).await, Release::Released);
+        assert_eq!(keys(&cluster, &format!("fencepost/locks/{lock}/")).len(), 1, "{lock}: nothing is left behind");
+    }
+}

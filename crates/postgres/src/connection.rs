@@ -22,7 +22,7 @@ use tokio_postgres::Row;
 use crate::{
     config::PostgresConfig,
     failure::Failure,
-    session::{Message, Parameter, Session},
+    session::{Message, PATH, Parameter, Session},
     statements::{Statement, Statements, VERSION},
     tls::Connector,
 };
@@ -137,9 +137,10 @@ impl Link {
         self.connect(Some(to)).await
     }
 
-    /// A connection whose database may have no tables of ours yet.
+    /// A connection whose database may have no tables of ours yet. Names are found as the role is used to: it may have to do with
+    /// tables of the user's own.
     pub(crate) async fn unversioned(&self) -> Result<Session, Failure> {
-        self.dial(None).await
+        self.dial(None, None).await
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -193,7 +194,7 @@ impl Link {
     }
 
     async fn connect(&self, messages: Option<mpsc::UnboundedSender<Message>>) -> Result<Session, Failure> {
-        let session = self.dial(messages).await?;
+        let session = self.dial(Some(PATH), messages).await?;
         let rows = tokio::time::timeout(self.config.timeout, session.query(&self.statements.version, &[])).await;
         let rows = rows.unwrap_or_else(|_| Err(Failure::no_answer("PostgreSQL")))?;
         let versions = rows.first().and_then(|row| Some((row.try_get(0).ok()?, row.try_get(1).ok()?)));
@@ -203,13 +204,17 @@ impl Link {
 
     /// The first host that takes writes, beginning with the one that did last. One that does not answer must not use up the
     /// time of the others.
-    async fn dial(&self, messages: Option<mpsc::UnboundedSender<Message>>) -> Result<Session, Failure> {
+    async fn dial(
+        &self,
+        path: Option<&str>,
+        messages: Option<mpsc::UnboundedSender<Message>>,
+    ) -> Result<Session, Failure> {
         let hosts = &self.config.hosts;
         let (first, share) = (self.host.load(Relaxed), self.config.connect_timeout / hosts.len() as u32);
         let mut worst: Option<Failure> = None;
         for place in (0..hosts.len()).map(|step| (first + step) % hosts.len()) {
             let host = &hosts[place];
-            let dialled = Session::connect(&self.config, host, self.tls.as_ref(), messages.clone());
+            let dialled = Session::connect(&self.config, host, self.tls.as_ref(), path, messages.clone());
             match tokio::time::timeout(share, dialled)
                 .await
                 .unwrap_or_else(|_| Err(Failure::no_answer(&host.to_string())))

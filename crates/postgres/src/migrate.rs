@@ -9,6 +9,7 @@ use crate::{
     config::PostgresConfig,
     connection::Link,
     failure::Failure,
+    session::PATH,
     statements::{self, VERSION},
 };
 use tokio_postgres::types::Type;
@@ -43,7 +44,8 @@ async fn make(link: &Link, config: &PostgresConfig) -> Result<Migrated, Failure>
         return found;
     }
     // Two that migrate at once: the second waits here, fails, and finds the work done.
-    let text = format!("BEGIN;\nSELECT pg_advisory_xact_lock({MIGRATES});\n{}\nCOMMIT;", script(config));
+    let begin = format!("BEGIN;\nSET LOCAL search_path = {PATH};\nSELECT pg_advisory_xact_lock({MIGRATES});");
+    let text = format!("{begin}\n{}\nCOMMIT;", script(config));
     match link.unversioned().await?.script(&text).await {
         Ok(()) => Ok(Migrated::Created),
         Err(failure) => found(link, config).await?.unwrap_or(Err(failure)),

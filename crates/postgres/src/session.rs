@@ -34,6 +34,9 @@ pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 /// A message that the server sent by itself: channel and payload.
 pub(crate) type Message = (String, String);
 
+/// The `search_path` of our own statements: what they mean must not hang on who may create something in the role's.
+pub(crate) const PATH: &str = "pg_catalog,pg_temp";
+
 /// A connection. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -56,17 +59,19 @@ struct Prepared {
 }
 
 impl Session {
-    /// Connects to one host, and checks that it is a PostgreSQL that takes writes.
+    /// Connects to one host, and checks that it is a PostgreSQL that takes writes. Names without a schema are looked for in
+    /// `path`, or as the role's settings say; behind a pooler always as they say.
     pub(crate) async fn connect(
         config: &PostgresConfig,
         host: &Host,
         tls: Option<&Connector>,
+        path: Option<&str>,
         messages: Option<mpsc::UnboundedSender<Message>>,
     ) -> Result<Self, Failure> {
         // By this value a pooler is found out: it refuses startup settings, drops them, or hands us a connection that was
         // started with those of another.
         let mark = fencepost_core::owner::Owner::random().map_err(|_| Failure::closed())?.to_string();
-        let direct = settings(config, host, Some(&mark));
+        let direct = settings(config, host, Some((&mark, path)));
         let session = match Self::dial(&direct, tls, messages.clone()).await {
             Err(error) if refuses_settings(&error) => Self::dial(&settings(config, host, None), tls, messages).await,
             outcome => outcome,
@@ -209,7 +214,7 @@ async fn drive<S, T>(
     }
 }
 
-fn settings(config: &PostgresConfig, host: &Host, mark: Option<&str>) -> Config {
+fn settings(config: &PostgresConfig, host: &Host, ours: Option<(&str, Option<&str>)>) -> Config {
     let mut settings = Config::new();
     match host {
         Host::Tcp(host, port) => settings.host(host).port(*port),
@@ -229,16 +234,17 @@ fn settings(config: &PostgresConfig, host: &Host, mark: Option<&str>) -> Config 
     if let Some(password) = &config.password {
         settings.password(password);
     }
-    if let Some(mark) = mark {
+    if let Some((mark, path)) = ours {
         // The role's own settings must not end our statements, or make them wait for ever. A statement waits for a row
         // shorter than we wait for its answer. The plan is always the same one: by the primary key, also on a table that
         // was small when it was planned.
         let wait = config.timeout.as_millis() * 3 / 4;
+        let path = path.map(|path| format!(" -c search_path={path}")).unwrap_or_default();
         settings.options(format!(
             "-c fencepost.connection={mark} -c statement_timeout=0 -c lock_timeout={wait} \
              -c idle_in_transaction_session_timeout=0 -c default_transaction_isolation=read\\ committed \
              -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off -c tcp_keepalives_idle=20 \
-             -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+             -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3{path}"
         ));
     }
     settings

@@ -6,14 +6,16 @@ use tokio_postgres::types::Type;
 /// The version of the tables and functions that this crate works with.
 pub(crate) const VERSION: i32 = 1;
 
-const SCHEMA: [&str; 7] = [
+const SCHEMA: [&str; 9] = [
     include_str!("sql/tables.sql"),
     include_str!("sql/epoch.sql"),
     include_str!("sql/queue.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/several.sql"),
     include_str!("sql/verbs.sql"),
+    include_str!("sql/inspect.sql"),
     include_str!("sql/cells.sql"),
+    include_str!("sql/pinned.sql"),
 ];
 
 /// A statement, sent as it is the first time on a connection and prepared from then on.
@@ -25,7 +27,8 @@ pub(crate) struct Statement {
     pub(crate) place: usize,
 }
 
-/// All of them, for one schema.
+/// All of them, for one schema. Behind a pooler the `search_path` is the role's: they leave it nothing to decide, and call
+/// functions that bring their own.
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) version: Statement,
@@ -74,7 +77,7 @@ impl Statements {
         let statements = Self {
             version: statement("SELECT version, oldest FROM fencepost.state", &[]),
             number: statement("SELECT fencepost.session_number()", &[]),
-            live: statement("SELECT pg_try_advisory_lock('fencepost.locks'::regclass::integer, $1)", &[INT]),
+            live: statement("SELECT pg_catalog.pg_try_advisory_lock('fencepost.locks'::regclass::integer, $1)", &[INT]),
             take: statement(
                 "SELECT fencepost.take($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                 &[TEXT, TEXT, BYTES, LONG, TEXT, INT, TEXT, BOOL, BOOL],
@@ -84,7 +87,7 @@ impl Statements {
                 &[TEXT, EACH_TEXT, BYTES, LONG, TEXT, INT, BOOL],
             ),
             claim: statement(
-                "SELECT to_json(answer)::text \
+                "SELECT pg_catalog.to_json(answer)::text \
                  FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answer",
                 &[TEXT, TEXT, BYTES, LONG, TEXT, INT, TEXT, BOOL, BOOL, BOOL, INT, INT],
             ),
@@ -104,15 +107,18 @@ impl Statements {
                 "SELECT place, became, left_ms FROM fencepost.look($1, $2, $3)",
                 &[TEXT, EACH_TEXT, EACH_BYTES],
             ),
-            inspect: statement(include_str!("sql/inspect.sql"), &[TEXT, TEXT]),
+            inspect: statement(
+                "SELECT name, waits, owner, claimant, fence, since_ms, left_ms, shared, permits, \"of\", slots \
+                 FROM fencepost.inspect($1, $2)",
+                &[TEXT, TEXT],
+            ),
             force: statement(
                 "SELECT outcome, holder, holder_fence, since_ms, left_ms FROM fencepost.force($1, $2, $3)",
                 &[TEXT, TEXT, LONG],
             ),
             resize: statement("SELECT outcome, former FROM fencepost.resize($1, $2, $3)", &[TEXT, TEXT, INT]),
             look_at_cell: statement(
-                "SELECT value, version, writer, fencepost.left_of(c) AS left_ms FROM fencepost.cells AS c \
-                 WHERE namespace = $1 AND key = $2 AND fencepost.is_there(c)",
+                "SELECT value, version, writer, left_ms FROM fencepost.look_at_cell($1, $2)",
                 &[TEXT, TEXT],
             ),
             change_cell: statement(
@@ -121,7 +127,7 @@ impl Statements {
             ),
             hear_cells: within(
                 schema,
-                "SELECT pg_advisory_lock_shared('fencepost.locks'::regclass::integer, 0); LISTEN fencepost_cells",
+                "SELECT pg_catalog.pg_advisory_lock_shared('fencepost.locks'::regclass::integer, 0); LISTEN fencepost_cells",
             ),
         };
         debug_assert_eq!(place, STATEMENTS, "each has a place");

@@ -70,6 +70,14 @@ CREATE FUNCTION fencepost.left_of(c fencepost.cells) RETURNS bigint LANGUAGE sql
     END
 $$;
 
+-- A cell, if it is there.
+CREATE FUNCTION fencepost.look_at_cell(
+    a_namespace text, a_key text, OUT value bytea, OUT version bigint, OUT writer bytea, OUT left_ms bigint
+) RETURNS SETOF record LANGUAGE sql AS $$
+    SELECT c.value, c.version, c.writer, fencepost.left_of(c) FROM fencepost.cells AS c
+    WHERE c.namespace = a_namespace AND c.key = a_key AND fencepost.is_there(c)
+$$;
+
 CREATE FUNCTION fencepost.leave_version() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE fencepost.state SET floor = OLD.version WHERE floor < OLD.version;

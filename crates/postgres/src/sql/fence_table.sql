@@ -5,10 +5,11 @@ ALTER TABLE :table ADD COLUMN IF NOT EXISTS :column bigint NOT NULL DEFAULT 0;
 
 CREATE OR REPLACE FUNCTION :function() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    offered bigint := to_jsonb(NEW) ->> TG_ARGV[0];
-    seen    bigint := to_jsonb(OLD) ->> TG_ARGV[0];
+    -- In full, since the search_path is that of whoever updates the row: nobody else's function may come in.
+    offered bigint := pg_catalog.to_jsonb(NEW) OPERATOR(pg_catalog.->>) TG_ARGV[0];
+    seen    bigint := pg_catalog.to_jsonb(OLD) OPERATOR(pg_catalog.->>) TG_ARGV[0];
 BEGIN
-    IF offered < seen THEN
+    IF offered OPERATOR(pg_catalog.<) seen THEN
         RAISE EXCEPTION 'the fence % is stale: this row of % has seen %', offered, TG_TABLE_NAME, seen
             USING ERRCODE = 'FP002', DETAIL = seen::text,
             HINT = 'another holds the lock by now; stop the work that it protects';

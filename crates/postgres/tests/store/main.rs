@@ -9,6 +9,7 @@ mod faults;
 mod fenced;
 mod holding;
 mod opening;
+mod planted;
 mod pooler;
 mod rows;
 mod session;

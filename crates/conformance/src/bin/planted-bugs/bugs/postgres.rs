@@ -261,6 +261,14 @@ pub(crate) const BUGS: &[Bug] = &[
         test: store("several::no_two_wait_for_each_other_in_the_server"),
     },
     Bug {
+        name: "postgres: the search_path of the caller says what an operator is",
+        rule: "O1",
+        file: "crates/postgres/src/sql/pinned.sql",
+        find: "ALTER FUNCTION fencepost.take SET search_path = pg_catalog, pg_temp;\n",
+        replace: "",
+        test: store("planted::nothing_that_another_user_has_planted_is_run"),
+    },
+    Bug {
         name: "postgres: a pooler is taken for a server",
         rule: "C4",
         file: "crates/postgres/src/session.rs",

@@ -39,9 +39,20 @@ struct Wanted<'a> {
 }
 
 impl ZooKeeperStore {
+    /// How many permits there are. When the first in the queue leaves before it could be looked at, the queue is read anew:
+    /// so it ends, for whoever has a node there.
+    pub(crate) async fn limit(&self, session: &Session, lock: &str, queue: &mut Queue) -> Result<Option<u32>, Failure> {
+        loop {
+            match self.limit_in(session, lock, queue).await {
+                Err(failure) if failure.is(Code::NO_NODE) => *queue = Queue::read(&self.layout, session, lock).await?,
+                limit => return limit,
+            }
+        }
+    }
+
     /// How many permits there are. A change of the limit counts for as long as somebody is in the queue who was there when
-    /// it was made; after that, what the first one said when it came.
-    pub(crate) async fn limit(&self, session: &Session, lock: &str, queue: &Queue) -> Result<Option<u32>, Failure> {
+    /// it was made; after that, what the first one said when it came. [`Code::NO_NODE`] when that one has left.
+    async fn limit_in(&self, session: &Session, lock: &str, queue: &Queue) -> Result<Option<u32>, Failure> {
         let Some(first) = queue.contenders().first() else { return Ok(None) };
         let Some(Mode::Permits { of, .. }) = first.mode else { return Ok(None) };
         if !queue.is_noted() {
@@ -50,7 +61,7 @@ impl ZooKeeperStore {
         let exists = Request::exists(&format!("{lock}/{}", first.name));
         let (container, came) = session.ask_both::<wire::Node, wire::Stat>(Request::get(lock, false), exists).await?;
         let container = Container::of(&container?)?;
-        let (changed, came) = (container.stat.modified, came.map_or(0, |stat| stat.created));
+        let (changed, came) = (container.stat.modified, came?.created);
         Ok(Some(match container.notes.limit {
             Some(limit) if changed > came => limit,
             _ => of,
@@ -185,7 +196,7 @@ impl ZooKeeperStore {
             let container = session.watch(lock, Watcher::Waiter(watcher)).await?;
             let limit = match container.stat.version {
                 0 => Some(of), // nobody has changed it since it was compared with the first one's
-                _ => self.limit(session, lock, &Queue::read(&self.layout, session, lock).await?).await?,
+                _ => self.limit(session, lock, &mut Queue::read(&self.layout, session, lock).await?).await?,
             };
             let limit = match limit {
                 // Whoever wants more than there are stands in everybody's way for nothing; his next claim is told why.
@@ -230,8 +241,11 @@ impl ZooKeeperStore {
         loop {
             let queue = Queue::read(&self.layout, &session, lock).await?;
             let Some(first) = queue.contenders().first() else { return Ok(None) };
-            let Some(before) = self.limit(&session, lock, &queue).await? else {
-                return Err(Failure::mismatch(Refusal::LockInUse));
+            let before = match self.limit_in(&session, lock, &queue).await {
+                Ok(Some(limit)) => limit,
+                Ok(None) => return Err(Failure::mismatch(Refusal::LockInUse)),
+                Err(failure) if failure.is(Code::NO_NODE) => continue,
+                Err(failure) => return Err(failure),
             };
             let (user, data) = (format!("{lock}/{}", first.name), Notes::of_limit(of).to_bytes());
             let steps = [

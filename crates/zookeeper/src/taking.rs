@@ -172,8 +172,8 @@ impl ZooKeeperStore {
     ) -> Result<Claimed, Failure> {
         let Arrival { node, mut queue, container } = arrival;
         loop {
+            let limit = self.limit(session, lock, &mut queue).await?;
             let Some(position) = queue.position(&node.name) else { return Err(self.place_lost(claim)) };
-            let limit = self.limit(session, lock, &queue).await?;
             if let Err(failure) = fits(mode(&claim.holding), &queue, position, limit) {
                 self.leave(claim, session, lock, &node).await?;
                 return Err(failure);

@@ -271,3 +271,20 @@ async fn a_change_of_the_limit_reaches_those_who_wait() {
     a.release(&next.holding).await.unwrap();
     assert_eq!(granted(&b, &permits(7, 7)).await.slots.len(), 7, "a semaphore that nobody uses has no limit");
 }
+
+/// A limit of former users counts for nobody, also where the first of the present ones leaves while it is looked at.
+#[tokio::test]
+async fn a_limit_that_nobody_is_left_of_never_comes_back() {
+    let place = Place::new();
+    let stores = [place.store().await, place.store().await, place.store().await];
+    let former = permits(1, 5);
+    granted(&stores[0], &former).await;
+    assert_eq!(stores[0].resize(&name("x"), 2).await.unwrap(), Some(5));
+    stores[0].release(&former.holding).await.unwrap();
+    let use_it = async |store: &ZooKeeperStore| {
+        for _ in 0..150 {
+            passed(store, &permits(1, 5)).await;
+        }
+    };
+    tokio::join!(use_it(&stores[0]), use_it(&stores[1]), use_it(&stores[2]));
+}

@@ -100,12 +100,16 @@ impl ZooKeeperStore {
                 Ok(children) => Queue::of(&self.layout, session, lock, children).await?,
                 Err(_) => Queue::read(&self.layout, session, lock).await?,
             };
-            let (node, queue) = self.only_one(claim, session, lock, created, queue).await?;
+            let (node, mut queue) = self.only_one(claim, session, lock, created, queue).await?;
             let container = container.transpose()?.map(|container| Container::of(&container)).transpose()?;
-            match container {
-                Some(container) if !container.notes.readers => self.mark(session, lock, &node, &container.stat).await?,
-                container => return Ok(Arrival { node, queue, container }),
+            let unmarked = container.as_ref().filter(|container| !container.notes.readers);
+            let Some(unmarked) = unmarked else { return Ok(Arrival { node, queue, container }) };
+            // A reader has no business in a semaphore, whose changed limit stands where the mark would.
+            if let Some(of) = self.limit(session, lock, &mut queue).await? {
+                self.leave(claim, session, lock, &node).await?;
+                return Err(Failure::mismatch(Refusal::SemaphoreInUse { of }));
             }
+            self.mark(session, lock, &node, &unmarked.stat).await?;
         }
         Err(Failure::refused(Code::NO_NODE))
     }

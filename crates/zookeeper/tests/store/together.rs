@@ -288,3 +288,22 @@ async fn a_limit_that_nobody_is_left_of_never_comes_back() {
     };
     tokio::join!(use_it(&stores[0]), use_it(&stores[1]), use_it(&stores[2]));
 }
+
+/// A reader that is refused writes nothing: its mark would take the place of the changed limit.
+#[tokio::test]
+async fn a_refused_reader_leaves_the_limit_as_it_was_changed() {
+    let place = Place::new();
+    let (a, b) = (place.store().await, place.store().await);
+    let holder = permits(1, 5);
+    granted(&a, &holder).await;
+    assert_eq!(a.resize(&name("x"), 2).await.unwrap(), Some(5));
+    for claim in [reader(), writer()] {
+        let refused = b.claim(&claim, Patience::Once).await.expect_err("a semaphore");
+        assert_eq!(refused.kind(), ErrorKind::Mismatch, "{refused}");
+        assert!(refused.to_string().contains('2'), "as it is now: {refused}");
+    }
+    let nodes = place.nodes("x");
+    assert_eq!(nodes.iter().filter(|node| node.contains('-')).count(), 1, "and nothing stays behind: {nodes:?}");
+    granted(&b, &permits(1, 2)).await;
+    assert!(matches!(b.claim(&permits(1, 2), Patience::Once).await, Ok(Claimed::Busy(_))), "two of two");
+}

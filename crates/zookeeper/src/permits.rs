@@ -122,7 +122,9 @@ impl ZooKeeperStore {
             Done::None(Code::BAD_VERSION) => Ok(Took::TooFew),
             Done::None(Code::NO_NODE) => match session.ask::<wire::Stat>(Request::exists(&own)).await {
                 Ok(_) => self.make_containers(session, &slots(lock)).await.map(|()| Took::LookAgain),
-                Err(_) => Err(self.place_lost(claim)),
+                Err(failure) if failure.is(Code::NO_NODE) => Err(self.place_lost(claim)),
+                // It may well be there. It stays known, so that somebody takes it out of the queue.
+                Err(failure) => Err(failure),
             },
             Done::None(code) => Err(Failure::refused(code)),
         }

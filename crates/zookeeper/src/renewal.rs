@@ -63,7 +63,11 @@ impl ZooKeeperStore {
         session: &Session,
         claims: impl Iterator<Item = &Arc<Claim>> + Clone,
     ) -> Result<clock::Sent, Failure> {
-        self.sentry.watch(self.places.to_watch(claims.clone().map(|claim| claim.owner()))).await;
+        let unwatched = self.places.to_watch(claims.clone().map(|claim| claim.owner()));
+        if !unwatched.is_empty() {
+            // Whatever it was told of the nodes is taken down by itself.
+            let _ = self.sentry.clone().watch(unwatched).await;
+        }
         // What happened to a watched node before this is answered has been told before it.
         session.ask::<()>(Request::sync(self.layout.chroot())).await?;
         let told = claims.filter_map(|claim| match self.places.get(claim.owner())?.standing {

@@ -13,7 +13,7 @@ use fencepost_core::{
     store::LossReporter,
 };
 use futures_util::future::join_all;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     layout::Layout,
@@ -73,11 +73,14 @@ impl Sentry {
         }
     }
 
-    /// Has the nodes of these grants watched, and reports those that are gone.
-    pub(crate) async fn watch(&self, grants: Vec<(Owner, Place)>) {
-        for batch in grants.chunks(BATCH) {
-            join_all(batch.iter().map(|(owner, place)| self.watch_one(owner, place))).await;
-        }
+    /// Has the nodes of these grants watched, and reports those that are gone. They are marked as watched already, so it is
+    /// done to the end, whoever awaits it or does not any more (C1).
+    pub(crate) fn watch(self: Arc<Self>, grants: Vec<(Owner, Place)>) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            for batch in grants.chunks(BATCH) {
+                join_all(batch.iter().map(|(owner, place)| self.watch_one(owner, place))).await;
+            }
+        })
     }
 
     async fn watch_one(&self, owner: &Owner, place: &Place) {
@@ -175,7 +178,7 @@ async fn round(sentry: &Weak<Sentry>, sessions: &Weak<Sessions>) -> Option<(Arc<
     }
     let known = (sentry.clock.clone(), sentry.places.clone(), next);
     if !to_watch.is_empty() {
-        tokio::spawn(async move { sentry.watch(to_watch).await });
+        drop(sentry.watch(to_watch));
     }
     Some(known)
 }

@@ -183,3 +183,22 @@ async fn a_waiter_that_leaves_wakes_only_the_one_behind_it() {
     assert!(asked <= 12.0, "a release, a look of the one behind and a new watch, heartbeats: {asked}");
     assert_eq!(turns.iter().filter(|turn| turn.is_finished()).count(), 0);
 }
+
+/// A renewal may be dropped at any point (C1), also in the midst of having the grant watched.
+#[tokio::test]
+async fn l4_a_renewal_that_was_dropped_does_not_leave_its_grant_unwatched() {
+    let place = Place::new();
+    let (a, b) = (place.store().await, place.store().await);
+    let mut told = losses(&a);
+    let claims = [claim("x", LONG)];
+    granted(&a, &claims[0]).await;
+    tokio::select! {
+        biased;
+        renewed = a.renew(&claims) => panic!("nothing was answered yet: {renewed:?}"),
+        () = std::future::ready(()) => {}
+    }
+    b.force(&name("x"), None).await.unwrap();
+    assert!(matches!(&a.renew(&claims).await[0], Ok(Renewal::Lost(_))), "the next one finds it broken");
+    let (owner, _) = within(SOON, "it is told", told.recv()).await.unwrap();
+    assert_eq!(owner, *claims[0].owner());
+}

@@ -82,7 +82,10 @@ impl ZooKeeperStore {
             let both = session.ask_both::<Created, Children>(create, Request::children(lock, false));
             let (both, container) = match mode {
                 Mode::Shared => {
-                    let (both, container) = tokio::join!(both, session.ask::<wire::Node>(Request::get(lock, false)));
+                    let container = session.ask::<wire::Node>(Request::get(lock, false));
+                    // In this order, also where both have to wait for room: notes that were read before the node was there
+                    // may lack those of a writer that has come and gone since.
+                    let (both, container) = tokio::join!(biased; both, container);
                     (both, Some(container))
                 }
                 Mode::Exclusive | Mode::Permits { .. } => (both.await, None),

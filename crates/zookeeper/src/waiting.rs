@@ -102,7 +102,8 @@ impl ZooKeeperStore {
             Ok(found) if !found.stat.is_ephemeral() => return Err(outlives_everybody(&before)),
             Ok(found) => {
                 waiting.seen = Some(notes::fence(found.stat.created)?);
-                if self.places.was_first(lock, &before) && lets_in(*mode, &found) {
+                // Only a writer that holds becomes a reader: nobody else stands before it.
+                if lets_in(*mode, &found) {
                     return Ok(Ahead::Nobody);
                 }
                 // Without an answer the connection is gone, and the watch with it.

@@ -307,3 +307,19 @@ async fn a_refused_reader_leaves_the_limit_as_it_was_changed() {
     granted(&b, &permits(1, 2)).await;
     assert!(matches!(b.claim(&permits(1, 2), Patience::Once).await, Ok(Claimed::Busy(_))), "two of two");
 }
+
+/// The writer that a reader waits for reads already when the reader gets to look at it, and was not known to be the first.
+#[tokio::test]
+async fn w2_a_reader_does_not_sleep_behind_a_writer_that_reads() {
+    let place = Place::new();
+    let (a, b) = (place.store().await, place.store().await);
+    let (first, second, behind) = (writer(), writer(), reader());
+    granted(&a, &first).await;
+    queued(&b, &second).await;
+    queued(&a, &behind).await;
+    a.release(&first.holding).await.unwrap();
+    let fence = within(SOON, "its turn", b.turn(&second)).await.unwrap().fence;
+    assert!(matches!(b.downgrade(&second).await, Ok(Renewal::Renewed { .. })));
+    let reading = within(SOON, "both read", a.turn(&behind)).await.unwrap();
+    assert_eq!(reading.fence, fence);
+}

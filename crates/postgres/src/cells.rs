@@ -37,7 +37,9 @@ impl PostgresStore {
         let (by, value) = (change.by.as_bytes().as_slice(), change.value.as_deref());
         let ttl = change.ttl.map(|ttl| ttl.millis() as i64); // at most a year
         let with: [Parameter<'_>; 7] = [&namespace, &key, &by, &expected, &value, &ttl, &mark];
-        let rows = room.link.call(&room.link.statements.change_cell, &with).await?;
+        // Not repeated: if another has changed the cell after the first try, the second would find a plain conflict, and the caller
+        // would make the same change again on top of it. Whoever repeats it must know that an answer was lost.
+        let rows = room.link.call_once(&room.link.statements.change_cell, &with).await?;
         let answer = || {
             let row = rows.first()?;
             let version: Option<i64> = row.try_get("version").ok()?;

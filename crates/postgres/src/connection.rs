@@ -76,8 +76,8 @@ impl Link {
     }
 
     /// Sends a statement that can be repeated: when the connection turns out to be gone, it is sent once more on a new one,
-    /// so that a restarted server costs no verb. Every verb is conditional on an owner value, which makes the second a
-    /// repetition of the first.
+    /// so that a restarted server costs no verb. Only for what is conditional on an owner value that holds or waits, which makes
+    /// the second a repetition of the first.
     pub(crate) async fn call(&self, statement: &Statement, with: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
         let session = self.session().await?;
         match self.send(&session, statement, with).await {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use fencepost_core::{
     cells::{Cells, Change, Changed, Expected, Version},
+    error::{Applied, ErrorKind},
     limits::Ttl,
     store::Store,
 };
 use fencepost_postgres::PostgresStore;
-use fencepost_servers::{PgBouncer, PostgresServer};
+use fencepost_servers::{Network, PgBouncer, PostgresServer, Weather};
 
 use super::{SOON, TTL, claim, client, eventually, granted, migrated, ms, name, now, open, queued, within};
 
@@ -148,4 +149,32 @@ async fn no_version_comes_twice_although_a_cell_was_forgotten() {
     }
     let refused = server.try_sql("postgres", "TRUNCATE fencepost.cells").unwrap_err();
     assert!(refused.contains("versions"), "{refused}");
+}
+
+/// The answer is lost, another changes the cell, then the connection breaks. Sent again on the next one it would meet a version
+/// that it did not expect, and the caller would take its own change for another's: make it again, and have it twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_change_that_was_carried_out_unanswered_is_no_plain_conflict_after_it() {
+    let server = migrated(&[]).await;
+    let network = Network::before(server.address()).await.unwrap();
+    let direct = client(&server).await;
+    let store = open(&format!("postgres://postgres@{},{}/postgres", network.address, server.address())).await.unwrap();
+    let stock = written(&store, write(Expected::Absent, b"10")).await;
+    network.set(Weather::LostReplies);
+    let doing = tokio::spawn({
+        let store = store.clone();
+        async move { cells(&store).change(&write(Expected::Version(stock), b"9")).await }
+    });
+    let mut changed = None;
+    eventually(SOON, "it is carried out", async || {
+        changed = cells(&direct).read(&name("cell")).await.unwrap().filter(|cell| cell.version != stock);
+        changed.is_some()
+    })
+    .await;
+    written(&direct, write(Expected::Version(changed.unwrap().version), b"8")).await;
+    network.vanish().await; // the next connection is one to the server itself
+    let error = within(SOON, "the refusal", doing).await.unwrap().expect_err("nobody there knows what came of it");
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{error}");
+    let left = cells(&store).read(&name("cell")).await.unwrap().unwrap();
+    assert_eq!(&*left.value, b"8", "two have taken one each");
 }

@@ -229,6 +229,14 @@ pub(crate) const BUGS: &[Bug] = &[
         test: store("faults::c2_what_was_carried_out_before_the_connection_broke_is_not_called_not_applied"),
     },
     Bug {
+        name: "postgres: the change of a cell is sent again unseen",
+        rule: "C2",
+        file: "crates/postgres/src/cells.rs",
+        find: "room.link.call_once(&room.link.statements.change_cell, &with)",
+        replace: "room.link.call(&room.link.statements.change_cell, &with)",
+        test: store("cells::c2_a_change_that_was_carried_out_unanswered_is_no_plain_conflict_after_it"),
+    },
+    Bug {
         name: "postgres: several locks are taken although one is waited for",
         rule: "beside several",
         file: "crates/postgres/src/sql/several.sql",

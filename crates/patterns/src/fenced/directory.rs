@@ -16,9 +16,9 @@ use super::{
 ///
 /// The newest fence lies in `.NAME.fence` beside it, which is locked for the time of one step, on the disk before the content
 /// changes, and must not be removed. New content grows in `.NAME.new` and takes the file's place by a rename, so that readers
-/// without a fence see the old content or the new one and never half. Calls block, for [`STEP_WITHIN`](super::STEP_WITHIN)
-/// at most while another process is in the midst of a step: call them inside `spawn_blocking`. Between hosts it is as good
-/// as the file system's `flock`.
+/// without a fence see the old content or the new one and never half; the file's mode stays, and its owner and group
+/// are those of whoever wrote last. Calls block, for [`STEP_WITHIN`](super::STEP_WITHIN) at most while another process is in the
+/// midst of a step: call them inside `spawn_blocking`. Between hosts it is as good as the file system's `flock`.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

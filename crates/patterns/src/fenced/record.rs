@@ -1,9 +1,9 @@
 //! The newest fence that a resource on a disk has seen, in a file of its own.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -91,13 +91,24 @@ fn line(fence: Fence) -> String {
     format!("{digits} {:08x}\n", crc32fast::hash(digits.as_bytes()))
 }
 
-/// Replaces the file at `path` in one step: a reader sees the old content or the new one, also after a power failure. Only
-/// under a record's lock, since the new content grows in a file beside it.
+/// Replaces the file at `path` in one step: a reader sees the old content or the new one, also after a power failure. Its mode
+/// stays. Only under a record's lock, since the new content grows in a file beside it.
 pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let before = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        before => Some(before?.permissions()),
+    };
     let beside = beside(path, "new");
-    let mut file = File::create(&beside)?; // what a process left that died here is overwritten
+    // What a process left that died here may be open to others.
+    remove(&beside)?;
+    // Nobody reads on its way what he may not read at its place.
+    let at_first = if before.is_some() { 0o600 } else { 0o666 };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(at_first).open(&beside)?;
     for part in parts {
         io::Write::write_all(&mut file, part)?;
+    }
+    if let Some(mode) = before {
+        file.set_permissions(mode)?;
     }
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
@@ -136,6 +147,8 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     fn fence(number: u64) -> Fence {
@@ -162,6 +175,24 @@ mod tests {
         // As the message says.
         file.write_all_at(line(fence(9)).as_bytes(), 0).unwrap();
         assert_eq!(seen(&path).unwrap(), Some(fence(9)));
+    }
+
+    #[test]
+    fn content_that_is_replaced_is_never_open_to_more_people_than_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let usual = directory.path().join("usual");
+        File::create(&usual).unwrap();
+        replace(&path, &[b"first"]).unwrap();
+        assert_eq!(mode(&path), mode(&usual));
+        for kept in [0o600, 0o640, 0o444] {
+            std::fs::set_permissions(&path, Permissions::from_mode(kept)).unwrap();
+            // What a process left that died, and others may read still.
+            let left = File::create(beside(&path, "new")).unwrap();
+            replace(&path, &[b"secret"]).unwrap();
+            assert_eq!((mode(&path), left.metadata().unwrap().len()), (kept, 0));
+        }
     }
 
     #[test]

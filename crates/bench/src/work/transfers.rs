@@ -85,7 +85,7 @@ pub(super) trait Bank {
     fn fill<'a>(&'a self, accounts: &'a [String]) -> Measuring<'a, ()>;
     /// What is in each of them, in their order.
     fn balances<'a>(&'a self, accounts: &'a [String]) -> Measuring<'a, Vec<i64>>;
-    /// Somebody who moves amounts in this way, on connections of his own.
+    /// Somebody who moves amounts in this way, which is one of [`ways`](Self::ways), on connections of his own.
     fn teller<'a>(&'a self, way: Way) -> Measuring<'a, Box<dyn Teller>>;
     /// Removes these accounts.
     fn clear<'a>(&'a self, accounts: &'a [String]) -> Measuring<'a, ()>;

@@ -96,7 +96,8 @@ impl Bank for Postgres<'_> {
                     let one = client.prepare(&one_statement(table)).await.map_err(failed)?;
                     Box::new(InOneStatement { client, one })
                 }
-                Way::Bare | Way::Watch | Way::CompareAndSet | Way::Script => Box::new(self.bare(client).await?),
+                Way::Bare => Box::new(self.bare(client).await?),
+                Way::Watch | Way::CompareAndSet | Way::Script => unreachable!("{way:?} is no way in PostgreSQL"),
             };
             Ok(teller)
         })

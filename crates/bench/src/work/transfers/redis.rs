@@ -68,7 +68,8 @@ impl Bank for Redis<'_> {
                 Way::Watch => Box::new(Watched(Watching::over(connection))),
                 Way::CompareAndSet => Box::new(Compared(connection)),
                 Way::Script => Box::new(InOneScript(connection)),
-                Way::Bare | Way::Version | Way::ForUpdate | Way::Statement => Box::new(Bare(connection)),
+                Way::Bare => Box::new(Bare(connection)),
+                Way::Version | Way::ForUpdate | Way::Statement => unreachable!("{way:?} is no way in Redis"),
             };
             Ok(teller)
         })

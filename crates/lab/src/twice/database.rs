@@ -1,12 +1,14 @@
 //! Copies of a PostgreSQL database.
 
+mod url;
+
 use std::collections::BTreeMap;
 
 use fencepost_core::owner::Owner;
 use fencepost_postgres::Tls;
-use percent_encoding::percent_decode_str;
 use tokio_postgres::{Client, Config, NoTls, config::SslMode};
 
+use self::url::{option_past_the_path, with_database, without_tls};
 use super::{Difference, Differs, Job, Outcome};
 
 /// A table's rows, and a digest of them that does not depend on their order. Columns that are to be ignored are left out.
@@ -39,17 +41,36 @@ pub async fn in_databases(
 ) -> Result<Option<Outcome>, String> {
     let database = Database::at(url)?;
     let server = database.connected("postgres").await?;
+    let version = server.query_one("SELECT current_setting('server_version_num')::int", &[]).await;
+    let version = version.map_err(|error| format!("the server's version could not be read: {}", said(&error)))?.get(0);
     let random = Owner::random().map_err(|error| error.to_string())?.to_string();
     let copies = ["once", "twice"].map(|which| format!("fencepost_twice_{}_{which}", &random[..8]));
     let outcome = tokio::select! {
         outcome = database.compared(job, &server, &copies, ignored) => outcome.map(Some),
         () = stop => Ok(None),
     };
-    for copy in &copies {
-        let dropped = server.batch_execute(&format!("DROP DATABASE IF EXISTS {copy} WITH (FORCE)")).await;
-        dropped.map_err(|error| format!("the copy {copy} could not be removed: {}", said(&error)))?;
+    match (outcome, removed(&server, version, &copies).await) {
+        (outcome, Ok(())) => outcome,
+        (Ok(_), Err(left)) => Err(left),
+        (Err(error), Err(left)) => Err(format!("{error}; {left}")),
     }
-    outcome
+}
+
+/// One that stays keeps no other.
+async fn removed(server: &Client, version: i32, copies: &[String; 2]) -> Result<(), String> {
+    let mut left = Vec::new();
+    for copy in copies {
+        if let Err(error) = server.batch_execute(&removal(version, copy)).await {
+            left.push(format!("the copy {copy} could not be removed, remove it by DROP DATABASE: {}", said(&error)));
+        }
+    }
+    if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+}
+
+fn removal(version: i32, copy: &str) -> String {
+    // Earlier ones cannot end the connections to it that the job left.
+    let force = if version >= 130_000 { " WITH (FORCE)" } else { "" };
+    format!("DROP DATABASE IF EXISTS {copy}{force}")
 }
 
 /// The original, and how to reach its server.
@@ -134,36 +155,6 @@ impl<'a> Database<'a> {
     }
 }
 
-/// The URL without what libpq's options say of TLS, and that. Whoever asks for TLS gets a server whose certificate and name are
-/// checked, also where libpq would not.
-fn without_tls(url: &str) -> Result<(String, Option<Tls>), String> {
-    let (before, options) = url.split_once('?').unwrap_or((url, ""));
-    let (mut kept, mut tls, mut wanted) = (Vec::new(), Tls::default(), false);
-    let (mut cert, mut key) = (None, None);
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        match (name, value) {
-            ("sslmode", "disable" | "allow" | "prefer") => {}
-            ("sslmode", "require" | "verify-ca" | "verify-full") => wanted = true,
-            ("sslmode", _) => {
-                return Err("sslmode is disable, allow, prefer, require, verify-ca or verify-full".to_owned());
-            }
-            ("sslrootcert", "system") => {}
-            ("sslrootcert", file) => tls.ca = Some(file.into()),
-            ("sslcert", file) => cert = Some(file.into()),
-            ("sslkey", file) => key = Some(file.into()),
-            _ => kept.push(option),
-        }
-    }
-    tls.client = match (cert, key) {
-        (None, None) => None,
-        (Some(cert), Some(key)) => Some((cert, key)),
-        _ => return Err("sslcert and sslkey belong together".to_owned()),
-    };
-    let kept = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
-    Ok((format!("{before}{kept}"), wanted.then_some(tls)))
-}
-
 /// A table or a sequence: rows and a digest, or its last number twice.
 type Contents = BTreeMap<String, (i64, String)>;
 
@@ -195,26 +186,6 @@ fn compare(one: &Contents, two: &Contents) -> Vec<Differs> {
     differences.into_iter().map(|(name, how)| Differs { what: name.clone(), how }).collect()
 }
 
-/// An option that wins over the path: for libpq and others each can name the database. Escapes are undone as they undo them.
-fn option_past_the_path(url: &str) -> Option<&'static str> {
-    let (_, options) = url.split_once('?')?;
-    options.split('&').find_map(|option| {
-        let (name, _) = option.split_once('=').unwrap_or((option, ""));
-        let name = percent_decode_str(name).decode_utf8_lossy();
-        ["dbname", "database", "service", "servicefile"].into_iter().find(|past| name == *past)
-    })
-}
-
-/// The URL with another database in its path.
-fn with_database(url: &str, database: &str) -> Result<String, String> {
-    let (scheme, rest) =
-        url.split_once("://").ok_or("the database is named by a URL, as in postgres://user@host/name")?;
-    let (before, options) = rest.split_once('?').map_or((rest, None), |(before, options)| (before, Some(options)));
-    let (authority, _) = before.split_once('/').ok_or("the URL names no database")?;
-    let options = options.map(|options| format!("?{options}")).unwrap_or_default();
-    Ok(format!("{scheme}://{authority}/{database}{options}"))
-}
-
 /// What the server said, without the URL.
 fn said(error: &tokio_postgres::Error) -> String {
     error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned())
@@ -227,16 +198,6 @@ mod tests {
     use fencepost_servers::{Certificates, PostgresServer};
 
     use super::*;
-
-    #[test]
-    fn only_the_database_of_a_url_changes() {
-        let changed = |url| with_database(url, "other");
-        assert_eq!(
-            changed("postgres://a:b@h:1/x?sslmode=disable").as_deref(),
-            Ok("postgres://a:b@h:1/other?sslmode=disable")
-        );
-        assert!(changed("postgres://h").is_err() && changed("host=h dbname=x").is_err());
-    }
 
     #[test]
     fn no_option_of_a_url_leads_the_job_past_its_copy() {
@@ -255,14 +216,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_says_of_tls_is_understood_as_libpq_does_or_more_strictly() {
-        let (plain, tls) =
-            without_tls("postgres://h/x?sslmode=verify-full&connect_timeout=5&sslrootcert=/ca.pem").unwrap();
-        assert_eq!(plain, "postgres://h/x?connect_timeout=5");
-        assert_eq!(tls, Some(Tls { ca: Some("/ca.pem".into()), client: None }));
-        assert_eq!(without_tls("postgres://h/x?sslmode=prefer"), Ok(("postgres://h/x".to_owned(), None)));
-        assert!(without_tls("postgres://h/x?sslmode=perhaps").is_err());
-        assert!(without_tls("postgres://h/x?sslmode=require&sslcert=c").is_err());
+    fn a_server_is_told_to_remove_a_copy_in_words_that_it_knows() {
+        assert_eq!(removal(120_022, "copy"), "DROP DATABASE IF EXISTS copy");
+        assert_eq!(removal(130_000, "copy"), "DROP DATABASE IF EXISTS copy WITH (FORCE)");
     }
 
     fn shop() -> PostgresServer {
@@ -342,5 +298,19 @@ mod tests {
         let outcome = in_databases(&job, &server.url("shop"), &[], stop).await.expect("it is stopped in order");
         assert!(outcome.is_none());
         assert_eq!(copies(&server), "0");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_copy_that_stays_is_named_and_keeps_no_other() {
+        let server = tokio::task::spawn_blocking(shop).await.expect("a server");
+        // PostgreSQL drops no template.
+        let keep =
+            "psql -qX \"$DATABASE_URL\" -c \"UPDATE pg_database SET datistemplate = true WHERE datname LIKE '%_once'\"";
+        let job = Job { command: ["sh", "-c", keep].map(OsString::from).to_vec(), apart: Duration::ZERO };
+        let left = in_databases(&job, &server.url("shop"), &[], pending()).await.expect_err("one stays");
+        let kept = server
+            .value("postgres", "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname LIKE 'fencepost%'");
+        assert!(kept.ends_with("_once"), "{kept}");
+        assert!(left.contains(&kept) && left.contains("template"), "{left}");
     }
 }

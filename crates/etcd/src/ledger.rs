@@ -100,10 +100,12 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// The store answered; `unclear` when an earlier try of the same request may still be carried out.
-    pub(crate) fn answered(self, unclear: bool) {
+    /// The store answered; `unclear` when an earlier try of the same request may still be carried out. Whether any request
+    /// for the claim may be: one that was answered says nothing of those before it.
+    pub(crate) fn answered(self, unclear: bool) -> bool {
         let unclear = unclear || self.before;
         self.ledger.change(&self.owner, |entry| entry.unclear = unclear);
+        unclear
     }
 }
 

@@ -143,7 +143,7 @@ pub(crate) struct Asked {
     pub(crate) answer: TxnResponse,
     /// The revision of the answer.
     pub(crate) seen: i64,
-    /// Whether an earlier try of it may still be carried out.
+    /// Whether an earlier try of it, or an earlier transaction for the claim, may still be carried out.
     pub(crate) unclear: bool,
 }
 
@@ -224,8 +224,7 @@ impl Queue {
                 }
                 Ok(answer) => answer,
             };
-            let (unclear, answer) = (answer.unclear, answer.message);
-            asking.answered(unclear);
+            let (unclear, answer) = (asking.answered(answer.unclear), answer.message);
             if !answer.succeeded {
                 let raised = answer.last_read().map_or(0, |kv| kv.mod_revision);
                 if raised != barrier {
@@ -267,7 +266,7 @@ impl Queue {
     pub(crate) async fn not_placed(&self, claim: &Claim, unclear: bool) -> Result<(), Failure> {
         if unclear {
             // An earlier try may still be carried out, and take the lock for nobody.
-            return self.leave(claim).await;
+            return self.leave(claim).await.map_err(|failure| failure.after_unclear(true));
         }
         self.ledger.forget(claim.owner());
         Ok(())

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use fencepost_core::{
-    claim::{Claimed, Patience, Release, Renewal},
+    claim::{Claim, Claimed, Mode, Patience, Release, Renewal, Want},
     clock::{BootClock, Clock, Moment, sleep},
     error::{Applied, ErrorKind},
     store::Store,
 };
 use fencepost_servers::{EtcdCluster, Network, Weather};
+use futures_util::future::join_all;
 
 use super::*;
 
@@ -312,11 +313,11 @@ async fn a_claim_that_is_carried_out_late_has_no_effect() {
         cluster.pause(follower);
         let late: Vec<_> = (0..20).map(|number| claim(&format!("late-{round}-{number}"), TTL)).collect();
         let claims = late.iter().map(|claim| store.claim(claim, Patience::Queue));
-        for outcome in futures_util::future::join_all(claims).await {
+        for outcome in join_all(claims).await {
             assert_eq!(outcome.unwrap_err().applied(), Applied::Unknown);
         }
         let releases = late.iter().map(|claim| store.release(&claim.holding));
-        futures_util::future::join_all(releases).await;
+        join_all(releases).await;
         cluster.resume(follower);
         for claim in &late {
             within(FAILOVER, "it is given back", async { while store.release(&claim.holding).await.is_err() {} }).await;
@@ -327,6 +328,52 @@ async fn a_claim_that_is_carried_out_late_has_no_effect() {
         let left: Vec<_> = looking.inspect(None).await.unwrap().into_iter().map(|lock| lock.name.to_string()).collect();
         assert!(left.iter().all(|name| name.starts_with("warm-up")), "came back: {left:?}");
     }
+}
+
+/// The first try of a claim arrives when the second one has been answered long ago, and left nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn c1_an_answer_to_the_second_try_does_not_make_the_first_one_forgotten() {
+    let cluster = EtcdCluster::start(1);
+    let other = client(&cluster).await;
+    let network = Network::before(cluster.address(0)).await.unwrap();
+    let store = open(&format!("etcd://{}?timeout=400ms&connect_timeout=400ms", network.address)).await.unwrap();
+    take(&store, "warm-up", TTL).await;
+    let want = |lock: &str, mode| Want { name: name(lock), mode };
+    let (exclusive, permit) = (Mode::Exclusive, Mode::Permits { count: 1, of: 1 });
+    let claims =
+        [vec![want("a", exclusive), want("b", exclusive)], vec![want("c", exclusive)], vec![want("d", permit)]];
+    let claims = claims.map(|wants| {
+        let holding = Holding::several(wants, Owner::random().unwrap()).unwrap();
+        Arc::new(Claim { holding, ..(*claim("unused", TTL)).clone() })
+    });
+    let late = ms(4000);
+    network.set(Weather::SlowRequests(late));
+    for outcome in join_all(claims.iter().map(|claim| store.claim(claim, Patience::Once))).await {
+        assert_eq!(outcome.unwrap_err().applied(), Applied::Unknown);
+    }
+    let sent = BootClock.now();
+    network.set(Weather::Fair);
+    let held = join_all(["b", "c", "d"].map(|lock| take(&other, lock, TTL))).await;
+    // A permit of a lock that is held is refused.
+    for (claim, busy) in claims.iter().zip([true, true, false]) {
+        within(SOON, "an answer", async {
+            loop {
+                match store.claim(claim, Patience::Once).await {
+                    Ok(claimed) => break assert!(busy && matches!(claimed, Claimed::Busy(_)), "{claimed:?}"),
+                    Err(error) if error.kind() == ErrorKind::Mismatch => break assert!(!busy, "{error}"),
+                    Err(_) => sleep(&BootClock, ms(20)).await,
+                }
+            }
+        })
+        .await;
+    }
+    for claim in &held {
+        release(&other, claim).await;
+    }
+    assert!(BootClock.now() < sent.after(late), "free before the first tries arrive; the machine is too slow for this");
+    sleep(&BootClock, late + ms(1000)).await;
+    let left = other.inspect(None).await.unwrap();
+    assert_eq!(left.len(), 1, "the first tries have come back: {left:?}");
 }
 
 /// A claim that the network holds up arrives when it was given back long ago.

@@ -45,7 +45,7 @@ pub(crate) struct Session {
     pub(crate) barrier: Vec<u8>,
     state: Mutex<State>,
     /// Held by the one task that sends a keep-alive.
-    renewing: tokio::sync::Mutex<()>,
+    renewing: tokio::sync::Mutex<Failed>,
     lost: watch::Sender<bool>,
 }
 
@@ -110,7 +110,27 @@ pub(crate) struct Sessions {
 struct Slot {
     current: Mutex<Option<Arc<Session>>>,
     /// Held by the one task that opens it.
-    opening: tokio::sync::Mutex<()>,
+    opening: tokio::sync::Mutex<Failed>,
+}
+
+/// How the last try failed that one task made for all who stand in line, and when. Whoever stood there by then is told so: a
+/// try for each of them, one after the other, would have no limit (C2).
+#[derive(Debug, Default)]
+struct Failed(Option<(Moment, Failure)>);
+
+impl Failed {
+    /// What to tell whoever came then.
+    fn told_since(&self, came: Moment) -> Result<(), Failure> {
+        match &self.0 {
+            Some((at, failure)) if came < *at => Err(failure.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn note<T>(&mut self, tried: Result<T, Failure>, clock: &dyn Clock) -> Result<T, Failure> {
+        self.0 = tried.as_ref().err().map(|failure| (clock.now(), failure.clone()));
+        tried
+    }
 }
 
 impl Slot {
@@ -150,14 +170,16 @@ impl Sessions {
 
     /// Makes sure that a keep-alive was answered that was sent after `since`; one for all who ask at once.
     pub(crate) async fn kept(&self, session: &Arc<Session>, since: Moment) -> Result<(), Failure> {
-        let _one_at_a_time = session.renewing.lock().await;
+        let came = self.clock.now();
+        let mut one_at_a_time = session.renewing.lock().await;
         if session.is_lost() {
             return Err(Failure::session_lost());
         }
         if session.granted().0.moment() >= since {
             return Ok(());
         }
-        match self.keep_alive(session.id).await? {
+        one_at_a_time.told_since(came)?;
+        match one_at_a_time.note(self.keep_alive(session.id).await, &*self.clock)? {
             Some(kept) => {
                 let mut state = session.lock();
                 (state.answered, state.ttl) = kept;
@@ -216,11 +238,13 @@ impl Sessions {
     }
 
     async fn opened(self: &Arc<Self>, slot: &Arc<Slot>, ttl: Ttl) -> Result<Arc<Session>, Failure> {
-        let _one_at_a_time = slot.opening.lock().await;
+        let came = self.clock.now();
+        let mut one_at_a_time = slot.opening.lock().await;
         // Another may have opened it while we stood in line.
         if let Some(session) = slot.current() {
             return Ok(session);
         }
+        one_at_a_time.told_since(came)?;
         let sent = Sent::now(&*self.clock);
         let wanted = LeaseGrantRequest { ttl: whole_seconds(ttl), id: 0 };
         // A grant whose answer is lost is kept alive by nobody and ends after its TTL.
@@ -228,7 +252,7 @@ impl Sessions {
             let request = connection.request(wanted);
             LeaseClient::new(connection.channel).lease_grant(request).await
         });
-        let granted = granted.await?.message;
+        let granted = one_at_a_time.note(granted.await, &*self.clock)?.message;
         let ttl = u64::try_from(granted.ttl).ok().filter(|ttl| *ttl > 0).ok_or_else(Failure::puzzling)?;
         let session = Arc::new(Session {
             id: granted.id,

@@ -376,6 +376,26 @@ async fn c1_an_answer_to_the_second_try_does_not_make_the_first_one_forgotten() 
     assert_eq!(left.len(), 1, "the first tries have come back: {left:?}");
 }
 
+/// A frozen cluster costs each of those who ask at once one try, however many they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_those_who_ask_at_once_wait_for_one_try_of_their_session() {
+    let cluster = EtcdCluster::start(1);
+    let url = format!("{}?timeout=500ms&connect_timeout=500ms", cluster.url());
+    let (without, with) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+    let ttl = Duration::from_secs(6); // past the half of it after 3 s
+    take(&with, "x", ttl).await;
+    cluster.pause(0);
+    sleep(&BootClock, ms(3500)).await;
+    for (store, what) in [(&without, "a session to be opened"), (&with, "one to be kept alive")] {
+        let claims: Vec<_> = (0..40).map(|number| claim(&format!("x{number}"), ttl)).collect();
+        let asked = join_all(claims.iter().map(|claim| store.claim(claim, Patience::Once)));
+        for outcome in within(SOON, what, asked).await {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+    }
+    cluster.resume(0);
+}
+
 /// A claim that the network holds up arrives when it was given back long ago.
 #[tokio::test(flavor = "multi_thread")]
 async fn c1_a_claim_that_the_network_holds_up_has_no_effect() {

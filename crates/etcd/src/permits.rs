@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use fencepost_core::{
     claim::{Busy, Claim, Mode, Patience},
+    error::{Applied, ErrorKind},
     name::LockName,
     refusal::Refusal,
 };
@@ -34,12 +35,27 @@ const TRIES: usize = 3;
 /// Claims whose limit is changed in one transaction; etcd takes 128 operations by default.
 const AT_ONCE: usize = 60;
 
+/// Rounds in which a limit is changed, since claims come and go meanwhile.
+const ROUNDS: usize = 50;
+
 /// The claims for permits of one semaphore, oldest first: all of them, or the oldest.
 struct Line(Vec<Standee>);
 
 struct Standee {
     kv: KeyValue,
     record: Record,
+}
+
+impl Standee {
+    /// Changes the limit that it states, if it is still what was read.
+    fn with_limit(&self, of: u32) -> TxnRequest {
+        let Self { kv, record } = self;
+        TxnRequest {
+            compare: vec![changed_by(&kv.key, kv.mod_revision)],
+            success: vec![put_again(&kv.key, &record.clone().with_limit(of).to_json())],
+            ..Default::default()
+        }
+    }
 }
 
 impl Line {
@@ -309,11 +325,12 @@ impl Queue {
     /// Changes the limit of a semaphore that is in use; answers the former one. `Err` inside for what is no semaphore.
     ///
     /// The claims are changed from the youngest to the oldest, whose limit counts: so nobody who comes meanwhile goes by the
-    /// new limit before all do.
+    /// new limit before all do. Each is changed on condition of itself alone, so that those who come and go hinder nobody;
+    /// only when the oldest goes as well, before it was reached, does the former limit stay for another round.
     pub(crate) async fn resize(&self, name: &LockName, of: u32) -> Result<Result<Option<u32>, Refusal>, Failure> {
         let (prefix, permits) = (self.keys.lock(name), self.keys.permits(name));
         let mut before = None;
-        loop {
+        for _ in 0..ROUNDS {
             let line = self.line(&prefix, self.link.range(below(&permits).oldest(0)).await?.kvs)?;
             let Some(limit) = line.limit() else {
                 let lock = self.first(name).await?.is_some();
@@ -325,17 +342,12 @@ impl Queue {
                 return Ok(Ok(before));
             }
             for some in others.rchunks(AT_ONCE) {
-                let value = |standee: &Standee| standee.record.clone().with_limit(of).to_json();
-                let txn = TxnRequest {
-                    compare: some.iter().map(|it| changed_by(&it.kv.key, it.kv.mod_revision)).collect(),
-                    success: some.iter().map(|it| put_again(&it.kv.key, &value(it))).collect(),
-                    ..Default::default()
-                };
-                if !self.link.txn(txn).await?.message.succeeded {
-                    break; // somebody came or went: those who are there now
-                }
+                let success = some.iter().map(|standee| inner(standee.with_limit(of))).collect();
+                self.link.txn(TxnRequest { success, ..Default::default() }).await?;
             }
         }
+        let said = "claims come and go too fast for the limit to be changed; some may state the new one by now";
+        Err(Failure::new(ErrorKind::Unavailable, Applied::Unknown, said).advise("change it again"))
     }
 }
 

@@ -6,7 +6,7 @@ use fencepost_core::{
     error::ErrorKind,
     store::Store,
 };
-use fencepost_servers::EtcdCluster;
+use fencepost_servers::{EtcdCluster, Network, Weather};
 use futures_util::future::join_all;
 
 use super::*;
@@ -215,6 +215,30 @@ async fn a_limit_is_changed_for_all_who_hold_and_wait() {
     let limits = listed[0].holders.iter().map(|holder| holder.mode).chain(listed[0].waiters.iter().map(|it| it.mode));
     assert!(limits.into_iter().all(|mode| mode == Mode::Permits { count: 1, of: 70 }));
     turns.iter().for_each(JoinHandle::abort);
+}
+
+/// Those who come and go do not keep a limit from being changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_is_changed_while_claims_come_and_go() {
+    let cluster = EtcdCluster::start(1);
+    let network = Network::before(cluster.address(0)).await.unwrap();
+    let (a, b) = (client(&cluster).await, open(&format!("etcd://{}", network.address)).await.unwrap());
+    network.set(Weather::SlowReplies(ms(200))); // what was read is no longer so when it is answered
+    granted(&a, &permits(1, 1)).await;
+    let crowd = (0..50).map(|_| {
+        let store = a.clone();
+        tokio::spawn(async move {
+            loop {
+                let claim = permits(1, 1);
+                let _ = store.claim(&claim, Patience::Queue).await; // refused from some time on
+                let _ = store.release(&claim.holding).await;
+            }
+        })
+    });
+    let crowd: Vec<_> = crowd.collect();
+    sleep(&BootClock, ms(300)).await; // they are in full swing
+    assert_eq!(within(SOON * 3, "the limit is changed", b.resize(&name("s"), 2)).await.unwrap(), Some(1));
+    crowd.iter().for_each(JoinHandle::abort);
 }
 
 fn refused(claimed: Result<Claimed, Error>, what: &str) {

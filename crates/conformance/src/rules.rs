@@ -141,6 +141,7 @@ macro_rules! conformance_suite {
             remembering:
                 no_change_of_a_cell_is_lost
                 a_repeated_change_answers_as_the_first
+                c2_a_change_that_was_made_and_overwritten_is_no_conflict
                 no_version_of_a_cell_comes_twice
                 t2_a_cell_expires_by_the_stores_clock
                 w1_a_change_of_a_cell_is_told

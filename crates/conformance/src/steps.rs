@@ -87,7 +87,11 @@ pub(crate) async fn locks_on(site: &dyn Site, clock: impl Clock) -> Locks<Effici
 
 /// A new client's bare store.
 pub(crate) async fn store(site: &dyn Site) -> Arc<dyn Store> {
-    registry::open_store(&site.url(), site.namespace(), BootClock::shared()).await.expect("the store must open")
+    store_at(&site.url(), site).await
+}
+
+pub(crate) async fn store_at(url: &str, site: &dyn Site) -> Arc<dyn Store> {
+    registry::open_store(url, site.namespace(), BootClock::shared()).await.expect("the store must open")
 }
 
 pub(crate) fn claim(lock: &str, ttl: Duration) -> Arc<Claim> {

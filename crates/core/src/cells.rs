@@ -126,6 +126,8 @@ pub enum Changed {
 /// - **Changes can be repeated.** While the cell is as a change left it, the same change answers [`Changed::Done`]
 ///   again; that clears up most answers of unknown outcome. One that was overwritten since answers
 ///   [`Changed::Conflict`], and a removal that is repeated answers [`Changed::Conflict`] with no cell.
+/// - A store that repeats a change by itself never answers [`Changed::Conflict`] for one that it may have applied before:
+///   whoever is told of a conflict decides anew, and would change the cell twice. That is of unknown outcome.
 /// - Every call ends, and may be dropped at any point; a change that was dropped may have been applied.
 pub trait Cells: fmt::Debug + Send + Sync {
     /// The cell; `None` when there is none, or it has expired.

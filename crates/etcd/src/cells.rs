@@ -72,14 +72,19 @@ impl EtcdStore {
         let found = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
         let Some(found) = found else {
             // A try whose answer was lost may be the one that removed it.
-            return Ok(if unclear && change.value.is_none() {
-                Changed::Done(Version(expected.unsigned_abs()))
-            } else {
-                Changed::Conflict(None)
-            });
+            return match change.value.is_none() {
+                true if unclear => Ok(Changed::Done(Version(expected.unsigned_abs()))),
+                false if unclear => Err(Failure::overwritten()),
+                _ => Ok(Changed::Conflict(None)),
+            };
         };
         let cell = parsed(link, &found).await?;
-        Ok(if cell.by == change.by { Changed::Done(cell.version) } else { Changed::Conflict(Some(cell)) })
+        match cell.by == change.by {
+            true => Ok(Changed::Done(cell.version)),
+            // A try whose answer was lost may have been applied before: whoever is told of a conflict would change it twice.
+            false if unclear => Err(Failure::overwritten()),
+            false => Ok(Changed::Conflict(Some(cell))),
+        }
     }
 
     async fn until_changed(&self, key: &LockName, seen: Option<Version>) -> Result<(), Failure> {

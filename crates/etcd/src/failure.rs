@@ -77,6 +77,12 @@ impl Failure {
     }
 
     /// The session ended while a request of it was under way.
+    /// Of a change of a cell that may have been applied.
+    pub(crate) fn overwritten() -> Self {
+        let said = "a change was not answered, and another was made after it";
+        Self::new(ErrorKind::Unavailable, Applied::Unknown, said)
+    }
+
     pub(crate) fn session_lost() -> Self {
         Self::new(ErrorKind::Unavailable, Applied::Unknown, "the session ended in etcd").sort(Sort::SessionGone)
     }

@@ -329,13 +329,15 @@ impl News {
     }
 
     async fn withdraw(&mut self) -> Result<(), Error> {
-        self.over = true;
         let cell = self.cell.parting();
         let found = cell.look().await?;
-        match (&found.value, found.version()) {
-            (Some(leader), Some(version)) if leader.term == self.leader.term => cell.remove(version).await,
-            _ => Ok(()),
+        if let (Some(leader), Some(version)) = (&found.value, found.version())
+            && leader.term == self.leader.term
+        {
+            cell.remove(version).await?;
         }
+        self.over = true; // not before: who is dropped in the midst leaves it to `keep_telling`
+        Ok(())
     }
 }
 

@@ -200,7 +200,7 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
             self.client.watchdog.settle(self.owner());
         }
         match self.held.loss() {
-            Some(reason) => Err(self.loss_error(reason)),
+            Some(reason) => Err(self.loss_error(reason).not_applied()),
             None => Ok(()),
         }
     }
@@ -228,7 +228,8 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
     /// Runs `work` for as long as the lease lasts. On loss, `work` is dropped where it stands (L2).
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease was lost first; what `work` had done by then is done.
+    /// [`ErrorKind::Lost`] when the lease was lost first. What `work` had done by then is done, so that the outcome is unknown
+    /// unless the lease was lost before `work` began.
     ///
     /// # Cancel safety
     /// As safe as `work` is. The lease stays held.
@@ -309,7 +310,6 @@ impl<P: Purpose, H: Hold> Lease<P, H> {
 
     fn loss_error(&self, reason: LossReason) -> Error {
         self.error(ErrorKind::Lost(reason), Operation::Run, format!("the lease is lost: {reason}"))
-            .not_applied()
             .advise("stop the work it protects; another may hold the lock by now")
     }
 

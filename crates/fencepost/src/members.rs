@@ -145,11 +145,12 @@ impl<P: Purpose> Members<P> {
     }
 
     async fn enter(&self, id: &str, entry: &Entry, watching: &mut Watching) -> Result<Entered, Error> {
-        let now = self.locks.client().clock.now();
+        let clock = &*self.locks.client().clock;
         let mut entered = Entered::Full; // said by each call below
         let update = self.cell.update(|found| {
             let mut register = found.unwrap_or_default();
-            watching.drop_dead(now, &mut register);
+            // The time at which it was seen, not that before a read that may have been tried for long.
+            watching.drop_dead(clock.now(), &mut register);
             if let Some(there) = register.members.get(id).filter(|there| there.incarnation != entry.incarnation) {
                 entered = Entered::Taken(there.clone());
                 return Edit::Leave;
@@ -307,11 +308,19 @@ impl Keeper {
                     }
                 },
             }
-            if let Ok(found) = self.cell.look().await {
-                version = found.version();
-                let mut register = found.value.unwrap_or_default();
-                self.watching().drop_dead(self.client.clock.now(), &mut register);
-                self.show(&register);
+            match self.cell.look().await {
+                Ok(found) => {
+                    version = found.version();
+                    let mut register = found.value.unwrap_or_default();
+                    self.watching().drop_dead(self.client.clock.now(), &mut register);
+                    self.show(&register);
+                }
+                // What cannot be read, a register of a later version for instance, would be told to have changed again and
+                // again.
+                Err(_) => tokio::select! {
+                    _ = &mut gone => break,
+                    () = self.client.clock.sleep_until(beat_at) => {}
+                },
             }
         }
         if let Err(error) = self.leave().await {
@@ -341,12 +350,11 @@ impl Keeper {
     /// A sign of life. The dead go with it, so that it costs no change of its own.
     async fn beat(&mut self) -> Beat {
         self.entry.beat += 1;
-        let now = self.client.clock.now();
         let mut outcome = Beat::Shown;
         let beat = self.cell.update(|found| {
             outcome = Beat::Shown;
             let mut register = found.unwrap_or_default();
-            self.watching().drop_dead(now, &mut register);
+            self.watching().drop_dead(self.client.clock.now(), &mut register);
             if register.members.get(&self.id).is_some_and(|there| there.incarnation != self.entry.incarnation) {
                 outcome = Beat::Replaced;
                 return Edit::Leave;

@@ -157,7 +157,6 @@ impl<P: Purpose> Several<P> {
                 Operation::Run,
                 format!("the lease is lost: {reason}, and with it all that were taken together"),
             )
-            .not_applied()
             .on_lock(&name)
             .advise("stop the work it protects; another may hold the lock by now")),
             done = work => Ok(done),

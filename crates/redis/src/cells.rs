@@ -44,7 +44,9 @@ impl RedisStore {
         let ttl = change.ttl.map_or(0, |ttl| ttl.millis()).to_string();
         let value = change.value.as_deref().unwrap_or_default();
         let arguments = [by.as_bytes(), expected.as_bytes(), how.as_bytes(), ttl.as_bytes(), value];
-        let answer = room.nodes.call(&room.scripts.change_cell, &room.keys.cell(&change.key), &arguments).await?;
+        // Not repeated here: another may have changed the cell since, and whoever is told of a conflict would change it twice.
+        let keys = room.keys.cell(&change.key);
+        let answer = room.nodes.call_unrepeated(&room.scripts.change_cell, &keys, &arguments).await?;
         match &answer {
             Value::Array(parts) => match &parts[..] {
                 [Value::BulkString(done), Value::BulkString(version)] if done == b"done" => {

@@ -138,7 +138,7 @@ impl Link {
         &self,
         script: &Script,
         keys: &[String],
-        arguments: &[&str],
+        arguments: &[impl AsRef<[u8]>],
     ) -> Result<Value, Failure> {
         self.call_once(script, keys, arguments).await.map_err(|trouble| self.failure(trouble))
     }

@@ -109,7 +109,7 @@ impl RedisStore {
         }
         let keys = self.room.keys.all(name);
         // Not repeated: by then a waiter may hold it, who would lose it too.
-        let answer = self.room.nodes.call_unrepeated(&self.room.scripts.force, &keys, &[]).await;
+        let answer = self.room.nodes.call_unrepeated(&self.room.scripts.force, &keys, &[""; 0]).await;
         let answer = answer.and_then(|value| match &value {
             Value::Array(parts) => match &parts[..] {
                 [free] if text(free) == Some("free") => Ok(Forced::NotHeld),

@@ -154,7 +154,7 @@ impl Nodes {
         &self,
         script: &Script,
         keys: &[String],
-        arguments: &[&str],
+        arguments: &[impl AsRef<[u8]>],
     ) -> Result<Value, Failure> {
         match self {
             Self::One { link, .. } => link.call_unrepeated(script, keys, arguments).await,

@@ -53,6 +53,8 @@ impl Weather {
 #[derive(Debug)]
 pub struct Network {
     weather: watch::Sender<Weather>,
+    /// Changes whenever the open connections are to break.
+    breaks: watch::Sender<()>,
     /// Where clients connect to.
     pub address: SocketAddr,
     /// The same for each server, in their order, where one network lies before several.
@@ -79,15 +81,15 @@ impl Network {
     }
 
     async fn at(places: &[(SocketAddr, SocketAddr)]) -> std::io::Result<Self> {
-        let (weather, _) = watch::channel(Weather::Fair);
+        let (weather, breaks) = (watch::Sender::new(Weather::Fair), watch::Sender::new(()));
         let (mut addresses, mut accepting) = (Vec::new(), JoinSet::new());
         for (at, server) in places {
             let listener = TcpListener::bind(at).await?;
             addresses.push(listener.local_addr()?);
-            accepting.spawn(accept(listener, *server, weather.clone()));
+            accepting.spawn(accept(listener, *server, weather.clone(), breaks.clone()));
         }
         let address = *addresses.first().ok_or(std::io::ErrorKind::InvalidInput)?;
-        Ok(Self { weather, address, addresses, accepting })
+        Ok(Self { weather, breaks, address, addresses, accepting })
     }
 
     /// One network before several servers, at the same ports of another host than theirs: for servers that tell their clients
@@ -105,6 +107,11 @@ impl Network {
         self.weather.send_replace(weather);
     }
 
+    /// Breaks the connections that are open, and lets new ones in.
+    pub fn break_connections(&self) {
+        self.breaks.send_replace(());
+    }
+
     /// Goes away as a killed server does: new connections are refused from the moment that open ones break.
     pub async fn vanish(mut self) {
         self.accepting.shutdown().await;
@@ -118,11 +125,18 @@ impl Drop for Network {
     }
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sender<Weather>) {
+async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sender<Weather>, breaks: watch::Sender<()>) {
     while let Ok((client, _)) = listener.accept().await {
-        if *weather.borrow() != Weather::Cut {
-            tokio::spawn(relay(client, server, weather.subscribe()));
+        if *weather.borrow() == Weather::Cut {
+            continue;
         }
+        let (weather, mut breaks) = (weather.subscribe(), breaks.subscribe());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = relay(client, server, weather) => {}
+                _ = breaks.changed() => {}
+            }
+        });
     }
 }
 

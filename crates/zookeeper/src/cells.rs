@@ -144,7 +144,8 @@ impl ZooKeeperStore {
                 _ => {}
             }
             if !change.expected.matches(cell.as_ref()) {
-                return Ok(Changed::Conflict(cell));
+                // An earlier try may have been applied before: whoever is told of a conflict would change it twice.
+                return if again { Err(Failure::overwritten()) } else { Ok(Changed::Conflict(cell)) };
             }
             let written = change.value.as_ref().map(|value| data(change, value));
             let old_mark = found.as_ref().map(|found| format!("{path}/{}", found.by));

@@ -54,6 +54,12 @@ impl Failure {
         Self::new(ErrorKind::Unavailable, Applied::Unknown, "ZooKeeper did not answer in time")
     }
 
+    /// Of a change of a cell that may have been applied.
+    pub(crate) fn overwritten() -> Self {
+        let said = "a change was not answered, and another was made after it";
+        Self::new(ErrorKind::Unavailable, Applied::Unknown, said)
+    }
+
     /// The connection broke with the request on its way.
     pub(crate) fn broken() -> Self {
         let said = "the connection to ZooKeeper broke";

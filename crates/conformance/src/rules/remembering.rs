@@ -2,16 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fencepost::store::Store;
+use fencepost::{ErrorKind, error::Applied, store::Store};
 use fencepost_core::{
     cells::{Cell, Cells, Change, Changed, Expected, MAX_CELL_BYTES},
     limits::Ttl,
 };
+use fencepost_servers::Weather;
 use tokio::task::JoinSet;
 
 use crate::{
     site::{DoesNotApply, Site, Verdict},
-    steps::{SOON, ms, name, store, within},
+    steps::{LONG, SOON, eventually, ms, name, store, store_at, within},
 };
 
 /// Whole seconds, which is as fine as some stores count.
@@ -78,6 +79,27 @@ pub async fn a_repeated_change_answers_as_the_first(site: &dyn Site) -> Verdict 
     assert!(matches!(b.change(&change(None, *b"two")).await, Ok(Changed::Conflict(Some(found))) if found == cell));
     let later = done(b, &change(Some(&cell), *b"two")).await;
     assert!(matches!(a.change(&first).await, Ok(Changed::Conflict(Some(found))) if found == later));
+    Ok(())
+}
+
+/// Sent once more after its connection broke, it would be told of a conflict, and whoever decides anew on that would change the
+/// cell twice.
+pub async fn c2_a_change_that_was_made_and_overwritten_is_no_conflict(site: &dyn Site) -> Verdict {
+    let (network, looks_on) = (site.network()?, store(site).await);
+    cells(&looks_on)?;
+    let (ours, other) = (store_at(&site.disturbed_url()?, site).await, cells(&looks_on)?);
+    let first = done(cells(&ours)?, &change(None, *b"3")).await;
+    let taken = change(Some(&first), *b"2");
+    network.set(Weather::SlowReplies(ms(1000))); // some stores look before they change
+    let changing = tokio::spawn(async move { ours.cells().expect("it has cells").change(&taken).await });
+    let made = async || read(other).await.filter(|cell| *cell.value == *b"2");
+    eventually(SOON * 2, "the change is made", async || made().await.is_some()).await;
+    done(other, &change(made().await.as_ref(), *b"1")).await;
+    network.set(Weather::Fair);
+    network.break_connections();
+    let answer = within(LONG, "the connection breaks", changing).await.expect("no panic");
+    let error = answer.expect_err("it may have been made, and was");
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unavailable, Applied::Unknown), "{error}");
     Ok(())
 }
 

@@ -233,7 +233,7 @@ impl Node {
     /// Breaks the lock; answers who held it here.
     pub(super) async fn force(&self, name: &LockName) -> Result<Option<Holder>, Failure> {
         // Not repeated: by then a waiter may hold it, who would lose it too.
-        let answer = self.link.call_unrepeated(&self.room.scripts.force, &self.room.keys.all(name), &[]).await?;
+        let answer = self.link.call_unrepeated(&self.room.scripts.force, &self.room.keys.all(name), &[""; 0]).await?;
         let Value::Array(parts) = &answer else { return Err(Failure::puzzling()) };
         match &parts[..] {
             [free] if text(free) == Some("free") => Ok(None),

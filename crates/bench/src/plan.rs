@@ -101,7 +101,7 @@ pub struct Plan {
     pub namespace: Namespace,
     /// How long all of it may take, but for what has to be finished.
     pub total: Duration,
-    /// The works wanted; all of them when it is empty.
+    /// The works wanted; when it is empty, all but those that run only when they are asked for.
     pub only: Vec<Work>,
     /// Numbers of tasks for [`Work::Tasks`].
     pub tasks: Vec<usize>,
@@ -122,7 +122,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Everything, in 50 seconds.
+    /// All that runs without being asked for, in 50 seconds.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),

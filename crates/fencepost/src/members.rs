@@ -80,7 +80,7 @@ fn register(client: &Arc<Client>, name: &LockName) -> Result<Cell<Register>, Err
 
 /// Every group that somebody has joined.
 pub(crate) async fn groups(client: &Arc<Client>) -> Result<Vec<Group>, Error> {
-    Roll::new(client)?.present(true).await
+    Roll::new(client)?.present().await
 }
 
 /// Who is in the group called `name`.

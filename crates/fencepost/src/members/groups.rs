@@ -58,8 +58,7 @@ impl Roll {
     /// not listed.
     pub(super) async fn enter(&self, group: &str) -> Result<(), Error> {
         if self.cell.read().await?.is_some_and(|roll| roll.len() >= MOST_GROUPS && !roll.contains(group)) {
-            let ended = self.present(false).await?;
-            self.strike(ended.into_iter().map(|group| group.name).collect()).await?;
+            self.strike(self.ended().await?).await?;
         }
         self.add([group.to_owned()].into()).await
     }
@@ -97,16 +96,25 @@ impl Roll {
         update.await?.settled("the roll of groups")
     }
 
-    /// The groups on the roll that have members, or those that have none.
-    pub(super) async fn present(&self, with_members: bool) -> Result<Vec<Group>, Error> {
-        let mut groups = Vec::new();
+    /// The groups on the roll that have members.
+    pub(super) async fn present(&self) -> Result<Vec<Group>, Error> {
+        let all = self.all().await?.into_iter();
+        Ok(all.filter_map(|(name, members)| Some(Group { name, members: members? })).collect())
+    }
+
+    /// Those that have none any more.
+    async fn ended(&self) -> Result<BTreeSet<String>, Error> {
+        let all = self.all().await?.into_iter();
+        Ok(all.filter(|(_, members)| members.is_none()).map(|(name, _)| name).collect())
+    }
+
+    async fn all(&self) -> Result<Vec<(String, Option<Vec<GroupMember>>)>, Error> {
+        let mut all = Vec::new();
         for name in self.cell.read().await?.unwrap_or_default() {
             let members = self.members_of(&name).await?;
-            if members.is_some() == with_members {
-                groups.push(Group { name, members: members.unwrap_or_default() });
-            }
+            all.push((name, members));
         }
-        Ok(groups)
+        Ok(all)
     }
 
     /// `None` for a group that has ended.

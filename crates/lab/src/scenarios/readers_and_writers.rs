@@ -23,9 +23,9 @@ impl Scenario for ReadersAndWriters {
             title: "Readers and writers want one lock",
             why: "Readers may be there together and a writer only alone. Whoever counts readers can count wrong.",
             steps: &[
-                "A and B take the lock as readers, both at once; C waits for it as a writer",
-                "A and B give it back; C gets it, reads and writes",
-                "three readers and two writers take it eight times each, one after another",
+                "A and B take the lock as readers, both at once; C asks for it as a writer, and is told that they hold it",
+                "A and B give it back",
+                "three readers and two writers, C among them, take it eight times each, one after another",
             ],
             source: "Courtois, Heymans and Parnas, Concurrent control with readers and writers (1971)",
         }
@@ -52,7 +52,11 @@ impl Scenario for ReadersAndWriters {
             let one = a.acquire_beside(Holding::Shared, TTL).await?;
             let two = b.acquire_beside(Holding::Shared, TTL).await?;
             let (_, waits) = c.begin_to_acquire(TTL, Some(TTL / 10), true).await?;
-            if waits.came().await?.0 == Came::Yes {
+            let (came, why) = waits.came().await?;
+            if came == Came::Failed {
+                return Err(Stop::Failed(why));
+            }
+            if came == Came::Yes {
                 return Ok(Reached::Yes); // beside two readers: the checker says so
             }
             a.release(&one).await?.expect(Came::Yes).await?;

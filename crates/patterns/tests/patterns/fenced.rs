@@ -1,6 +1,6 @@
 //! Resources that check fences: by hand, and by eight processes that are killed and robbed of their lock.
 
-use std::{any::Any, collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{any::Any, collections::BTreeSet, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 use fencepost::{Acquired, Attempt, Correctness, ErrorKind, Fence, FencedBy, LockName, Locks};
 use fencepost_patterns::fenced::{
@@ -316,27 +316,26 @@ async fn a_redis_key_of_any_type_is_checked_and_a_refused_command_writes_nothing
 
 /// A step of a file holds off everybody from its comparison to its end: else one that compared in time would write late.
 #[test]
-fn f1_nobody_advances_between_the_comparison_and_the_write() {
+fn f1_nobody_advances_in_the_midst_of_a_step() {
     let directory = tempfile::tempdir().unwrap();
-    let file = FencedFile::at(directory.path().join("x"));
-    file.advance(fence(1)).unwrap();
-    // Writing the new content waits here, as a process does that is stopped.
-    let midst = directory.path().join(".x.new");
-    mknodat(CWD, &midst, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let writing = std::thread::spawn({
+    let path = directory.path().join("x");
+    let file = FencedFile::at(&path);
+    // Reading waits here, as a process does that is stopped.
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let older = std::thread::spawn({
         let file = file.clone();
-        move || file.replace(fence(1), b"in time").is_ok()
+        move || file.advance(fence(1)).unwrap()
     });
-    let advancing = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100)); // the other is in its midst by then
-        file.advance(fence(2)).unwrap();
-    });
-    std::thread::sleep(Duration::from_millis(400));
-    let (written, advanced) = (writing.is_finished(), advancing.is_finished());
-    drop(std::fs::File::open(&midst).unwrap()); // lets it go on, to a failure: this is no file to sync
-    assert!(!written && !advanced, "it advanced in the midst of a write");
-    assert!(!writing.join().unwrap());
-    advancing.join().unwrap();
+    let mut midst = std::fs::File::options().write(true).open(&path).unwrap(); // once it reads
+    let newer = std::thread::spawn(move || file.replace(fence(2), b"newer").unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    let (read, replaced) = (older.is_finished(), newer.is_finished());
+    midst.write_all(b"older").unwrap();
+    drop(midst);
+    assert!(!read && !replaced, "it was replaced in the midst of another's step");
+    assert_eq!(older.join().unwrap().as_deref(), Some(&b"older"[..]));
+    newer.join().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"newer");
 }
 
 /// A store whose object another writes whenever it is read.

@@ -234,6 +234,28 @@ async fn a_handler_that_panics_does_so_for_its_server_and_is_not_waited_for() {
     assert_eq!(put("2", "").await.unwrap().unwrap().status(), 200);
 }
 
+/// Whoever still waits, in another runtime, is not told that nothing was done.
+#[test]
+fn a_request_whose_runtime_ends_in_its_midst_is_of_unknown_outcome() {
+    let [one, two] = [0; 2].map(|_| tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let document = Document { gate: Some(gate.clone()), ..Document::default() };
+    let mut service = FencingLayer::open(directory.path()).unwrap().layer(document);
+    let request = Request::put("/x").header(FENCING_TOKEN, "1").body(String::new()).unwrap();
+    let mut answer = service.call(request);
+    one.block_on(async {
+        tokio::select! {
+            _ = &mut answer => panic!("it waits in its midst"),
+            () = gate.entered.notified() => {}
+        }
+    });
+    drop(one);
+    let answer = two.block_on(answer).unwrap();
+    assert_eq!(answer.status(), 500);
+    assert!(answer.body().contains("unknown"), "{}", answer.body());
+}
+
 /// One thread for what blocks, and twenty who wait for one resource: none of them waits on it.
 #[test]
 fn requests_that_wait_for_one_resource_hold_up_no_other() {

@@ -57,7 +57,7 @@ pub(crate) const BUGS: &[Bug] = &[
         file: "crates/patterns/src/fenced/directory.rs",
         find: "    let done = work()?;\n    drop(record);\n",
         replace: "    drop(record);\n    let done = work()?;\n",
-        test: patterns("fenced::f1_nobody_advances_between_the_comparison_and_the_write"),
+        test: patterns("fenced::f1_nobody_advances_in_the_midst_of_a_step"),
     },
     Bug {
         name: "patterns: fenced: Redis compares fences as numbers of 53 bits",
@@ -79,9 +79,24 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "patterns: fenced: the layer lets a resource go before the request is handled",
         rule: "F1",
         file: "crates/patterns/src/fenced/http.rs",
-        find: "            let answer = inner.call(Request::from_parts(head, body)).await;\n            drop(admitted);",
-        replace: "            drop(admitted);\n            let answer = inner.call(Request::from_parts(head, body)).await;",
+        find: "                let answer = inner.call(Request::from_parts(head, body)).await;\n                drop(admitted);",
+        replace: "                drop(admitted);\n                let answer = inner.call(Request::from_parts(head, body)).await;",
         test: patterns("fenced_http::f1_no_newer_token_is_seen_while_a_request_is_at_work"),
+    },
+    Bug {
+        name: "patterns: fenced: the layer lets a resource go when the client hangs up",
+        rule: "F1",
+        file: "crates/patterns/src/fenced/http.rs",
+        find: "            let at_work = tokio::spawn(async move {
+                let answer = inner.call(Request::from_parts(head, body)).await;
+                drop(admitted); // the record was locked until here
+                answer
+            });
+            match at_work.await.map_err(",
+        replace: "            let answer = inner.call(Request::from_parts(head, body)).await;
+            drop(admitted);
+            match Ok::<_, JoinError>(answer).map_err(",
+        test: patterns("fenced_http::f1_no_newer_token_is_seen_before_a_write_is_over_whose_client_hung_up"),
     },
     Bug {
         name: "patterns: fenced: a lease that ended before its fence was drawn gets it all the same",

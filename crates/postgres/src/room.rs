@@ -391,6 +391,11 @@ impl Room {
         state.held.iter().flat_map(|(owner, holding)| locks(holding).into_iter().map(|name| (*owner, name))).collect()
     }
 
+    /// Something is held for as long as the session lives.
+    fn holds_by_session(&self) -> bool {
+        self.in_session && !self.lock().held.is_empty()
+    }
+
     async fn until(&self, moment: Moment) {
         self.clock.sleep_until(moment).await;
     }

@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use fencepost_core::{backoff::Backoff, claim::LossReason, clock::Moment, name::LockName, owner::Owner};
+use fencepost_core::{
+    backoff::Backoff, claim::LossReason, clock::Moment, error::ErrorKind, name::LockName, owner::Owner,
+};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{BRIDGED, Hearing, LOOK_EVERY, POLL_EVERY, Room, drawn_number};
@@ -19,6 +21,8 @@ use crate::{
 const CHUNK: usize = 500;
 /// Locks settled at once.
 const SETTLING: usize = 16;
+/// So many answers in a row that did not come end a session that something is held by. Where nothing is, the first one does.
+const SILENT: u32 = 3;
 
 /// After what time a waiter that does not hear yet asks for the first time.
 const ASK_FIRST: Duration = Duration::from_micros(500);
@@ -27,20 +31,16 @@ type Claims = [(Owner, LockName)];
 
 /// Runs until the room is closed.
 pub(super) async fn listen(room: Arc<Room>) {
-    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
-    let mut deaf_since = None;
+    let mut outage = Outage::none();
     while !room.lock().closed {
         let (to, messages) = mpsc::unbounded_channel();
-        match asking_meanwhile(&room, connect(&room, to)).await {
+        let heard = match asking_meanwhile(&room, connect(&room, to)).await {
             Ok(Some(session)) => {
-                deaf_since = None;
-                backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
                 let session = Arc::new(session);
                 room.session_began(&session);
-                if let Err(failure) = attend(&room, &session, messages).await {
-                    tracing::debug!(?failure, "the connection for messages is made anew");
-                }
+                let heard = attend(&room, &session, messages, &mut outage).await;
                 room.session_ended();
+                heard
             }
             Ok(None) => {
                 tracing::warn!(
@@ -50,18 +50,39 @@ pub(super) async fn listen(room: Arc<Room>) {
                 );
                 room.hearing.send_replace(Hearing::Polling);
                 poll(&room).await;
+                continue;
             }
-            Err(failure) => {
-                let now = room.clock.now();
-                if now.since(*deaf_since.get_or_insert(now)) >= BRIDGED {
-                    // Their claims meet the same failure and can tell their callers, who decide how long to go on.
-                    room.ring_all();
-                }
-                tracing::debug!(?failure, "no connection for messages");
-                room.lock().deaf_because = Some(failure);
-                asking_meanwhile(&room, room.rest(backoff.pause())).await;
-            }
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = heard {
+            tracing::debug!(?failure, "the connection for messages is made anew");
+            room.lock().deaf_because = Some(failure);
         }
+        let pause = outage.pause(&room);
+        asking_meanwhile(&room, room.rest(pause)).await;
+    }
+}
+
+/// A time in which nothing is heard, or looks fail. Only a look that went well ends it: a server that lets us connect may refuse
+/// all else.
+struct Outage {
+    since: Option<Moment>,
+    backoff: Backoff,
+}
+
+impl Outage {
+    fn none() -> Self {
+        Self { since: None, backoff: Backoff::new(Duration::from_millis(10), Duration::from_secs(1)) }
+    }
+
+    /// How long to rest before the next try.
+    fn pause(&mut self, room: &Room) -> Duration {
+        let now = room.clock.now();
+        if now.since(*self.since.get_or_insert(now)) >= BRIDGED {
+            // Their claims meet the same failure and can tell their callers, who decide how long to go on.
+            room.ring_all();
+        }
+        self.backoff.pause()
     }
 }
 
@@ -118,20 +139,26 @@ async fn attend(
     room: &Arc<Room>,
     session: &Arc<Session>,
     mut messages: mpsc::UnboundedReceiver<Message>,
+    outage: &mut Outage,
 ) -> Result<(), Failure> {
     let mut settling = JoinSet::new();
+    let (mut looked_at, mut rests_until) = (None, room.clock.now());
     room.announce_all_again();
-    // What was lost while there was no connection.
-    look_at_holders(room, session).await?;
-    let mut looked_at = room.clock.now();
     while !room.lock().closed {
-        let unannounced = room.take_unannounced();
-        if !unannounced.is_empty() {
-            announce(room, session, &unannounced).await?;
-            // Their turn may have come before anybody could tell.
-            look_at_waiters(room, session).await?;
+        if rests_until <= room.clock.now() {
+            match tend(room, session, &mut looked_at).await {
+                Ok(true) => *outage = Outage::none(),
+                Ok(false) => {}
+                Err(failure) if outlasts(room, session, &failure) => {
+                    tracing::debug!(?failure, "a look failed");
+                    room.announce_all_again();
+                    rests_until = room.clock.now().after(outage.pause(room));
+                }
+                Err(failure) => return Err(failure),
+            }
         }
         settle_ended(room, &mut settling).await;
+        let look_at = looked_at.map_or(rests_until, |at: Moment| at.after(pause(room)).max(rests_until));
         tokio::select! {
             message = messages.recv() => match message {
                 Some((_, payload)) => room.heard(&payload),
@@ -139,13 +166,36 @@ async fn attend(
             },
             () = room.changed.notified() => {}
             () = room.until(room.next_end()) => {}
-            () = room.until(looked_at.after(pause(room))) => {
-                look_at_waiters(room, session).await?;
-                looked_at = room.clock.now();
-            }
+            () = room.until(look_at) => {}
         }
     }
     Ok(())
+}
+
+/// Announces whom the store does not know yet, and looks when it is time to. Answers whether there was a look.
+async fn tend(room: &Room, session: &Arc<Session>, looked_at: &mut Option<Moment>) -> Result<bool, Failure> {
+    let is_due = looked_at.is_none_or(|at| at.after(pause(room)) <= room.clock.now());
+    let unannounced = room.take_unannounced();
+    if !is_due && unannounced.is_empty() {
+        return Ok(false);
+    }
+    if looked_at.is_none() {
+        // What was lost while there was no connection.
+        look_at_holders(room, session).await?;
+    }
+    announce(room, session, &unannounced).await?;
+    // The turn of those that were announced may have come before anybody could tell.
+    look_at_waiters(room, session).await?;
+    *looked_at = Some(room.clock.now());
+    Ok(true)
+}
+
+/// Whether a session goes on after a look that failed. A statement that was cancelled, or waited for somebody's transaction too
+/// long, says nothing of the connection; and what is held as long as this lives is lost by its end alone.
+fn outlasts(room: &Room, session: &Session, failure: &Failure) -> bool {
+    let holds = room.holds_by_session();
+    let silent = if holds { SILENT } else { 1 };
+    !session.is_closed() && session.timeouts.load(Relaxed) < silent && (holds || failure.kind == ErrorKind::Unavailable)
 }
 
 fn pause(room: &Room) -> Duration {

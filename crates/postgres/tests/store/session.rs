@@ -192,6 +192,58 @@ async fn c2_a_session_that_gets_no_number_says_so_in_time() {
     granted(&open(&url).await.unwrap(), &claim("x", TTL)).await;
 }
 
+/// A look is stopped by somebody's migration on the table. That is not the connection's end, by which all would be lost that is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn l4_a_look_that_failed_ends_no_session() {
+    let server = migrated(&[]).await;
+    let (losses, mut told) = LossReporter::channel();
+    let (a, b) =
+        (open(&format!("{}?mode=session&timeout=2s", server.url("postgres"))).await.unwrap(), session(&server).await);
+    a.report_losses(losses);
+    let (mine, others, wanted) = (claim("x", TTL), claim("y", TTL), claim("y", TTL));
+    granted(&a, &mine).await;
+    granted(&b, &others).await; // by a session, so that who waits looks often
+    queued(&a, &wanted).await;
+    let administrator = server.administrator();
+    let locking = std::thread::spawn(move || {
+        administrator.sql("postgres", "BEGIN; LOCK TABLE fencepost.claims; SELECT pg_sleep(3.5); COMMIT")
+    });
+    locking.join().unwrap();
+    assert!(told.try_recv().is_err(), "nothing was lost");
+    within(SOON, "it is held as before", async {
+        while !matches!(renewed(&a, &mine).await, Ok(Renewal::Renewed { .. })) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    b.release(&others.holding).await.unwrap();
+    within(SOON, "and the turn comes", a.turn(&wanted)).await.unwrap();
+}
+
+/// A server that lets everybody in and fails every look. Before, connections came as fast as they could be made.
+#[tokio::test(flavor = "multi_thread")]
+async fn looks_that_go_on_failing_are_made_with_pauses() {
+    let server = migrated(&[]).await;
+    let (holder, waiting) = (client(&server).await, session(&server).await);
+    granted(&holder, &claim("x", TTL)).await;
+    server.sql(
+        "postgres",
+        "CREATE OR REPLACE FUNCTION fencepost.look(a_namespace text, a_names text[], a_owners bytea[], OUT place bigint, \
+         OUT became text, OUT left_ms bigint) RETURNS SETOF record LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE 'broken' USING ERRCODE = '22008'; END $$",
+    );
+    queued(&waiting, &claim("x", TTL)).await;
+    let sessions = "SELECT sessions FROM fencepost.state";
+    let so_far: u64 = server.value("postgres", sessions).parse().unwrap();
+    eventually(SOON, "it is tried again", async || {
+        server.value("postgres", sessions).parse::<u64>().unwrap() >= so_far + 2
+    })
+    .await;
+    tokio::time::sleep(ms(1500)).await;
+    let made = server.value("postgres", sessions).parse::<u64>().unwrap() - so_far;
+    assert!(made < 20, "{made} connections");
+}
+
 /// A thousand locks need two connections and one advisory lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_held_locks_share_the_connections() {

@@ -65,7 +65,7 @@ $$;
 
 -- For how many milliseconds a cell lasts yet, and never less; null for one that does not expire.
 CREATE FUNCTION fencepost.left_of(c fencepost.cells) RETURNS bigint LANGUAGE sql AS $$
-    SELECT CASE WHEN c.expires_at IS NOT NULL THEN
+    SELECT CASE WHEN isfinite(c.expires_at) THEN
         ceil(greatest(extract(epoch FROM c.expires_at - clock_timestamp()) * 1000, 0))::bigint
     END
 $$;

@@ -10,14 +10,14 @@ CREATE FUNCTION fencepost.inspect(
         SELECT l.name, false AS waits, l.owner, l.claimant, l.fence, 0::bigint AS ticket,
                (extract(epoch FROM l.since) * 1000)::bigint AS since_ms,
                CASE WHEN l.session IS NULL THEN
-                   (extract(epoch FROM least(l.expires_at - clock_timestamp(), l.ttl * interval '1 millisecond')) * 1000)::bigint
+                   (extract(epoch FROM least(l.expires_at, clock_timestamp() + l.ttl * interval '1 millisecond') - clock_timestamp()) * 1000)::bigint
                END AS left_ms, false AS shared, NULL::integer AS permits, NULL::integer AS of, NULL::integer[] AS slots
         FROM fencepost.locks AS l
         WHERE l.namespace = a_namespace AND (a_name IS NULL OR l.name = a_name) AND fencepost.is_held_alone(l)
         UNION ALL
         SELECT c.name, NOT c.holds, c.owner, c.claimant, c.fence, c.ticket, (extract(epoch FROM c.since) * 1000)::bigint,
                CASE WHEN NOT c.in_session THEN
-                   (extract(epoch FROM least(c.expires_at - clock_timestamp(), c.ttl * interval '1 millisecond')) * 1000)::bigint
+                   (extract(epoch FROM least(c.expires_at, clock_timestamp() + c.ttl * interval '1 millisecond') - clock_timestamp()) * 1000)::bigint
                END, c.shared, c.permits, l.permits, c.slots
         FROM fencepost.claims AS c JOIN fencepost.locks AS l USING (namespace, name)
         WHERE c.namespace = a_namespace AND (a_name IS NULL OR c.name = a_name) AND (NOT c.holds OR fencepost.is_live(c))

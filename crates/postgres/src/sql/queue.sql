@@ -38,9 +38,10 @@ CREATE FUNCTION fencepost.is_held(l fencepost.locks) RETURNS boolean LANGUAGE sq
     )
 $$;
 
--- For how many milliseconds the first lease that ends lasts yet; null for sessions, and for nobody.
+-- For how many milliseconds the first lease that ends lasts yet; null for sessions, and for nobody. None for one that somebody made
+-- endless: whoever settles it finds it so and cuts it down (see `locked_row`).
 CREATE FUNCTION fencepost.left_of(l fencepost.locks) RETURNS bigint LANGUAGE sql AS $$
-    SELECT greatest(extract(epoch FROM ends - clock_timestamp()) * 1000, 0)::bigint
+    SELECT CASE WHEN isfinite(ends) THEN greatest(extract(epoch FROM ends - clock_timestamp()) * 1000, 0)::bigint ELSE 0 END
     FROM (
         SELECT CASE
             WHEN l.readers > 0 THEN (

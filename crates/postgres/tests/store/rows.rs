@@ -1,14 +1,17 @@
 //! Rows and transactions: what is written, who waits for whom, whose clock counts.
 
 use fencepost_core::{
+    cells::{Change, Expected},
     claim::{Claimed, Mode, Patience, Renewal},
     error::{Applied, ErrorKind},
+    limits::Ttl,
     store::Store,
 };
 use fencepost_servers::PostgresServer;
 
 use super::{
-    SOON, TTL, claim, claim_of, client, eventually, granted, migrated, ms, name, open, queued, renewed, within,
+    SOON, TTL, claim, claim_as, claim_of, client, eventually, granted, migrated, ms, name, open, queued, renewed,
+    within,
 };
 
 /// Bytes of the write-ahead log so far.
@@ -248,6 +251,33 @@ async fn f4_a_forgotten_names_fence_goes_on() {
     }
     let refused = server.try_sql("postgres", "TRUNCATE fencepost.locks").unwrap_err();
     assert!(refused.contains("fences"), "{refused}");
+}
+
+/// Somebody takes the expiry off by hand. It counts for one TTL from when that is noticed, and can be looked at meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn t2_an_endless_lease_ends_after_its_ttl() {
+    let server = migrated(&[]).await;
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let (a, b) = (client(&server).await, client(&server).await);
+        let lock = format!("{mode:?}");
+        let (holder, waiter) = (claim_as(&lock, ms(1000), mode), claim(&lock, TTL));
+        granted(&a, &holder).await;
+        queued(&b, &waiter).await;
+        server.sql(
+            "postgres",
+            "UPDATE fencepost.locks SET expires_at = 'infinity' WHERE owner IS NOT NULL; \
+             UPDATE fencepost.claims SET expires_at = 'infinity' WHERE holds",
+        );
+        let shown = b.inspect(Some(&name(&lock))).await.unwrap();
+        assert!(shown[0].holders[0].expires_in.is_some_and(|left| left <= ms(1000)), "{shown:?}");
+        within(SOON * 2, "it ends", b.turn(&waiter)).await.unwrap();
+    }
+    let store = client(&server).await;
+    let change = Change::write(name("cell"), Expected::Absent, *b"1").unwrap().expiring(Ttl::new(TTL).unwrap());
+    store.cells().unwrap().change(&change).await.unwrap();
+    server.sql("postgres", "UPDATE fencepost.cells SET expires_at = 'infinity'");
+    let cell = store.cells().unwrap().read(&change.key).await.unwrap().unwrap();
+    assert_eq!(cell.expires_in, None);
 }
 
 /// Settings of a role are meant for its other work: ours goes on under all of them.

@@ -14,7 +14,7 @@
 //! The oldest claim says what a name is used for, a lock or a semaphore of so many permits. A claim that does not fit is
 //! taken back by whoever made it, and never believed in. It may outlive the oldest all the same, if its client dies or is
 //! slow, and then be the oldest itself. So permits are refused behind *any* older claim of a lock, and readers behind any
-//! for permits (E1): one look when the claim is placed, since older ones can only leave.
+//! for permits: one look when the claim is placed, since older ones can only leave.
 
 use std::sync::Arc;
 

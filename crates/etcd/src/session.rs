@@ -114,7 +114,7 @@ struct Slot {
 }
 
 /// How the last try failed that one task made for all who stand in line, and when. Whoever stood there by then is told so: a
-/// try for each of them, one after the other, would have no limit (C2).
+/// try for each of them, one after the other, would have no limit.
 #[derive(Debug, Default)]
 struct Failed(Option<(Moment, Failure)>);
 

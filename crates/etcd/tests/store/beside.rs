@@ -246,9 +246,9 @@ fn refused(claimed: Result<Claimed, Error>, what: &str) {
     assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: {error}");
 }
 
-/// E1: strays are older than all claims, and more of them than a claim reads at first.
+/// Strays are older than all claims, and more of them than a claim reads at first.
 #[tokio::test(flavor = "multi_thread")]
-async fn e1_strays_hide_nobody() {
+async fn strays_hide_nobody() {
     let cluster = EtcdCluster::start(1);
     let (a, b) = (client(&cluster).await, client(&cluster).await);
     for stray in ["s/permits/a", "s/permits/b", "lock/readme", "semaphore/readme", "readers/readme"] {
@@ -276,10 +276,10 @@ async fn e1_strays_hide_nobody() {
     }
 }
 
-/// E1: a claim that does not fit is not believed by who made it; nobody else may come in behind it either, since who was
+/// A claim that does not fit is not believed by who made it; nobody else may come in behind it either, since who was
 /// before both may go.
 #[tokio::test(flavor = "multi_thread")]
-async fn e1_nobody_comes_in_behind_a_claim_of_the_other_family() {
+async fn nobody_comes_in_behind_a_claim_of_the_other_family() {
     let cluster = EtcdCluster::start(1);
     let (a, b) = (client(&cluster).await, client(&cluster).await);
     let (one, two, reader) = (Mode::Permits { count: 1, of: 2 }, Mode::Permits { count: 2, of: 2 }, Mode::Shared);

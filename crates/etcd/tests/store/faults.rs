@@ -378,7 +378,7 @@ async fn c1_an_answer_to_the_second_try_does_not_make_the_first_one_forgotten() 
 
 /// A frozen cluster costs each of those who ask at once one try, however many they are.
 #[tokio::test(flavor = "multi_thread")]
-async fn c2_those_who_ask_at_once_wait_for_one_try_of_their_session() {
+async fn those_who_ask_at_once_wait_for_one_try_of_their_session() {
     let cluster = EtcdCluster::start(1);
     let url = format!("{}?timeout=500ms&connect_timeout=500ms", cluster.url());
     let (without, with) = (open(&url).await.unwrap(), open(&url).await.unwrap());

@@ -208,6 +208,23 @@ pub(crate) const BUGS: &[Bug] = &[
         test: suite("etcd::the_count_never_exceeds_the_limit"),
     },
     Bug {
+        name: "etcd: strays hide the claims behind them from who wants permits",
+        rule: "O2",
+        file: "crates/etcd/src/permits.rs",
+        find: "let kvs = if only_permits {",
+        replace: "let kvs = if only_permits || all > 0 {",
+        test: store("beside::strays_hide_nobody"),
+    },
+    Bug {
+        name: "etcd: the answer to a second try makes the first one forgotten",
+        rule: "C1",
+        file: "crates/etcd/src/queue.rs",
+        find: "let (unclear, answer) = (asking.answered(answer.unclear), answer.message);",
+        replace: "asking.answered(answer.unclear);
+            let (unclear, answer) = (answer.unclear, answer.message);",
+        test: store("faults::c1_an_answer_to_the_second_try_does_not_make_the_first_one_forgotten"),
+    },
+    Bug {
         name: "etcd: whoever states another limit is let in",
         rule: "O2",
         file: "crates/etcd/src/permits.rs",

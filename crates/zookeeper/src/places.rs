@@ -1,7 +1,7 @@
 //! What this client holds and waits for: which node on which session stands for which owner value.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -21,12 +21,16 @@ pub(crate) struct Places {
     clock: Arc<dyn Clock>,
     /// There is something new for the sentry to look after.
     pub(crate) changed: Notify,
+    /// Something that was sifted out has gone, or is back.
+    settled: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Books {
     places: HashMap<Owner, Place>,
     queues: HashMap<Arc<str>, Known>,
+    /// Whose nodes are being taken out of the ensemble, with no place here any more.
+    sifted: HashSet<Owner>,
 }
 
 /// What is known of a lock's queue while this client has places in it.
@@ -105,7 +109,7 @@ impl Place {
 
 impl Places {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { books: Mutex::default(), clock, changed: Notify::new() }
+        Self { books: Mutex::default(), clock, changed: Notify::new(), settled: Notify::new() }
     }
 
     pub(crate) fn get(&self, owner: &Owner) -> Option<Place> {
@@ -193,7 +197,7 @@ impl Places {
     /// meanwhile.
     pub(crate) fn hold(&self, owner: &Owner, told: Sent, given: Given) -> Option<Given> {
         let since = self.clock.now();
-        let Books { places, queues } = &mut *self.lock();
+        let Books { places, queues, .. } = &mut *self.lock();
         let place = places.get_mut(owner)?;
         let name = &place.node.as_ref()?.name;
         // Others may hold beside readers and permits, and stand before them.
@@ -248,9 +252,33 @@ impl Places {
         self.lock().extract(|_, place| place.session.id == id)
     }
 
-    /// Looks at each place; those for which `look` answers `false` are taken out.
+    /// Looks at each place; those for which `look` answers `false` are taken out, and `settle` has to be called for each.
     pub(crate) fn sift(&self, mut look: impl FnMut(&Owner, &mut Place) -> bool) {
-        self.lock().extract(|owner, place| !look(owner, place));
+        let mut books = self.lock();
+        let sifted = books.extract(|owner, place| !look(owner, place));
+        books.sifted.extend(sifted.into_iter().map(|(owner, _)| owner));
+    }
+
+    /// What was sifted out has gone, or was put back.
+    pub(crate) fn settle(&self, owner: &Owner) {
+        self.lock().sifted.remove(owner);
+        self.settled.notify_waiters();
+    }
+
+    /// Waits until nothing of this claim is on its way out: a repeat could take a node for its own that is about to be
+    /// deleted. Ends with the requests for that.
+    pub(crate) async fn until_settled(&self, owner: &Owner) {
+        loop {
+            let settled = self.settled.notified(); // from here on, and so before the look
+            if !self.lock().sifted.contains(owner) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.lock().extract(|_, _| true);
     }
 
     fn lock(&self) -> MutexGuard<'_, Books> {

@@ -154,6 +154,7 @@ async fn leave(layout: Layout, places: Arc<Places>, owner: Owner, place: Place) 
         tracing::debug!(lock = %place.lock, ?failure, "a node could not be removed yet");
         places.put_back(owner, place);
     }
+    places.settle(&owner);
 }
 
 async fn patrol(sentry: Weak<Sentry>, sessions: Weak<Sessions>) {

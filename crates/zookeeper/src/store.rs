@@ -172,7 +172,7 @@ impl ZooKeeperStore {
                 session.close().await;
             }
         }
-        self.places.sift(|_, _| false);
+        self.places.clear();
     }
 }
 

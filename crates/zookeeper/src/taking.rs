@@ -43,6 +43,7 @@ impl ZooKeeperStore {
     pub(crate) async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Failure> {
         let (session, mode) = (self.session(claim.ttl).await?, mode(&claim.holding));
         let lock = self.layout.lock(claim.name());
+        self.places.until_settled(claim.owner()).await;
         if let Some((place, attendance)) = self.places.attend(claim.owner())
             && let Some(node) = place.node
             && Arc::ptr_eq(&place.session, &session)

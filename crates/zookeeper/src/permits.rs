@@ -26,6 +26,9 @@ use crate::{
     wire::{self, Children, Code, Done, Lifetime, Request, Step},
 };
 
+/// How often a change of the limit is tried while the semaphore's users come and go.
+const USERS_CHANGE: usize = 100;
+
 /// What a claim of permits needs to be granted some.
 struct Wanted<'a> {
     claim: &'a Claim,
@@ -240,7 +243,7 @@ impl ZooKeeperStore {
         }
         let session = self.any_session().await?;
         session.ask::<()>(Request::sync(self.layout.chroot())).await?;
-        loop {
+        for _ in 0..USERS_CHANGE {
             let queue = Queue::read(&self.layout, &session, lock).await?;
             let Some(first) = queue.contenders().first() else { return Ok(None) };
             let before = match self.limit_in(&session, lock, &queue).await {
@@ -249,7 +252,10 @@ impl ZooKeeperStore {
                 Err(failure) if failure.is(Code::NO_NODE) => continue,
                 Err(failure) => return Err(failure),
             };
-            let (user, data) = (format!("{lock}/{}", first.name), Notes::of_limit(of).to_bytes());
+            // Any user will do, and whoever came last is there for longest.
+            let agrees = |mode| matches!(mode, Some(Mode::Permits { of, .. }) if of == before);
+            let user = queue.contenders().iter().rfind(|contender| agrees(contender.mode)).unwrap_or(first);
+            let (user, data) = (format!("{lock}/{}", user.name), Notes::of_limit(of).to_bytes());
             let steps = [
                 Step::Check { path: &user, version: None },
                 Step::Write { path: lock, data: &data, version: Some(queue.version()) },
@@ -260,6 +266,7 @@ impl ZooKeeperStore {
                 Done::None(code) => return Err(Failure::refused(code)),
             }
         }
+        Err(Failure::unreachable("the semaphore's users come and go faster than its limit can be changed"))
     }
 }
 

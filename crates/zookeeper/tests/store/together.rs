@@ -323,3 +323,27 @@ async fn w2_a_reader_does_not_sleep_behind_a_writer_that_reads() {
     let reading = within(SOON, "both read", a.turn(&behind)).await.unwrap();
     assert_eq!(reading.fence, fence);
 }
+
+/// However fast its users come and go.
+#[tokio::test]
+async fn c2_the_limit_of_a_busy_semaphore_can_be_changed() {
+    let place = Place::new();
+    let (a, b, changer) = (place.store().await, place.store().await, place.store().await);
+    passed(&changer, &permits(1, 5)).await;
+    let come_and_go = async |store: &ZooKeeperStore| {
+        loop {
+            let claim = permits(1, 5);
+            if store.claim(&claim, Patience::Once).await.is_ok() {
+                store.release(&claim.holding).await.unwrap();
+            }
+        }
+    };
+    let resize = async {
+        // `None` in the moment in which nobody uses it.
+        while changer.resize(&name("x"), 2).await.unwrap() != Some(5) {}
+    };
+    tokio::select! {
+        () = within(SOON * 2, "changed", resize) => {}
+        () = async { tokio::join!(come_and_go(&a), come_and_go(&b), come_and_go(&a), come_and_go(&b)); } => {}
+    }
+}

@@ -8,6 +8,8 @@
 //! - *Free to take*: the creation of a node, with a look at the queue sent behind it. Giving back: one deletion.
 //! - *Order*: first come, first served, across processes, by the transactions that made the nodes.
 //! - *Wake-up*: each waiter watches the node before it. A release wakes one, whoever else waits.
+//! - *Readers*: those that no writer stands before hold together, and carry the last writer's fence. A writer downgrades in place.
+//! - *Permits*: a node for each one that is held, made in one transaction, whose number is its fence. The limit can be changed.
 //! - *Holder died*: free when its session ends, after the TTL and up to a tick. The same holds for a waiter in the queue.
 //! - *A claim that nobody awaits* leaves the queue after two seconds; a grant that nobody renews, after its TTL: a session
 //!   keeps all its nodes alive alike, so the store looks after each by itself.

@@ -62,8 +62,8 @@ impl EtcdStore {
     /// Connects to one of the members, and looks whether a majority answers and our keys may be read.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`], [`ErrorKind::PermissionDenied`] or [`ErrorKind::Misconfigured`], within the
-    /// limits of `config`.
+    /// Of [kind](fencepost_core::error::ErrorKind) `Unavailable`, `PermissionDenied` or `Misconfigured`, within the limits of
+    /// `config`.
     ///
     /// # Cancel safety
     /// Safe: nothing is claimed by opening.

@@ -102,8 +102,8 @@ impl FencedTable {
         let seen = format!("SELECT {column} FROM {table} WHERE ({key}) AND $1::bigint IS NOT NULL");
         match client.query_opt(&seen, &with).await {
             Ok(Some(row)) => {
-                let seen: i64 = row.try_get(0).map_err(Refused::Failed)?;
-                Err(Refused::Stale { seen: u64::try_from(seen).unwrap_or_default() })
+                let seen: Option<i64> = row.try_get(0).map_err(Refused::Failed)?;
+                Err(Refused::Stale { seen: seen.and_then(|seen| u64::try_from(seen).ok()).unwrap_or_default() })
             }
             Ok(None) => Err(Refused::Missing),
             Err(error) => Err(Refused::Failed(error)),
@@ -113,7 +113,9 @@ impl FencedTable {
     /// What [`advance`](FencedTable::advance) sends, for other clients: `$1` is the fence, and no row means stale or missing.
     pub fn advance_sql(&self, key: &str) -> String {
         let (column, table) = (quoted(&self.column), self.beside(&self.table));
-        format!("UPDATE {table} SET {column} = $1::bigint WHERE ({key}) AND {column} <= $1::bigint RETURNING *")
+        format!(
+            "UPDATE {table} SET {column} = $1::bigint WHERE ({key}) AND coalesce({column}, 0) <= $1::bigint RETURNING *"
+        )
     }
 
     fn beside(&self, name: &str) -> String {

@@ -9,8 +9,9 @@ DECLARE
     offered bigint := pg_catalog.to_jsonb(NEW) OPERATOR(pg_catalog.->>) TG_ARGV[0];
     seen    bigint := pg_catalog.to_jsonb(OLD) OPERATOR(pg_catalog.->>) TG_ARGV[0];
 BEGIN
-    IF offered OPERATOR(pg_catalog.<) seen THEN
-        RAISE EXCEPTION 'the fence % is stale: this row of % has seen %', offered, TG_TABLE_NAME, seen
+    -- A column that was there before may be without a number, which must not be a way around: then it would take any.
+    IF coalesce(offered, 0) OPERATOR(pg_catalog.<) seen THEN
+        RAISE EXCEPTION 'the fence % is stale: this row of % has seen %', coalesce(offered, 0), TG_TABLE_NAME, seen
             USING ERRCODE = 'FP002', DETAIL = seen::text,
             HINT = 'another holds the lock by now; stop the work that it protects';
     END IF;

@@ -72,3 +72,18 @@ async fn upserts_and_odd_names_are_fenced_too() {
     let missing = fence_table(&config(&server.url("postgres")), &FencedTable::new("nowhere").unwrap()).await;
     assert_eq!(missing.unwrap_err().kind(), ErrorKind::Misconfigured);
 }
+
+/// A column that was there before, and may be NULL: that is no way around the fence, and no row without one is left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_a_fence_is_not_taken_away() {
+    let server = PostgresServer::start();
+    server.sql("postgres", "CREATE TABLE t (id bigint, fence bigint); INSERT INTO t VALUES (1, NULL), (2, 9)");
+    let table = FencedTable::new("t").unwrap();
+    fence_table(&config(&server.url("postgres")), &table).await.unwrap();
+    let data = connected(&server).await;
+    table.advance(&data, "id = $2", &[&1_i64], Fence::new(5).unwrap()).await.expect("it has seen none");
+    for fence in [None, Some(4_i64)] {
+        let late = data.execute("UPDATE t SET fence = $1 WHERE id = 1", &[&fence]).await.unwrap_err();
+        assert!(matches!(Refused::of(late), Refused::Stale { seen: 5 }), "{fence:?}");
+    }
+}

@@ -183,7 +183,7 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "patterns: fenced: a row lets an older fence through",
         rule: "F1",
         file: "crates/postgres/src/sql/fence_table.sql",
-        find: "IF offered OPERATOR(pg_catalog.<) seen THEN",
+        find: "IF coalesce(offered, 0) OPERATOR(pg_catalog.<) seen THEN",
         replace: "IF offered < seen AND seen < 0 THEN",
         test: patterns("fenced::f1_a_row_in_postgres_refuses_what_is_late_and_loses_nothing"),
     },

@@ -48,7 +48,7 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
     }
     // A store may grant more than was asked for, whole seconds for instance.
     let granted = leases.iter().filter_map(Lease::remaining).max().map_or(ttl, |left| left.max(ttl));
-    let window = span.saturating_sub(now().since(began)).max(granted.mul_f64(0.4));
+    let window = span.saturating_sub(now().since(began)).max(granted.mul_f64(0.5));
     let watched = watch(ground, &store, window).await?;
     let share = watched.cpu.as_secs_f64() / window.as_secs_f64() * 100.0;
     outcome.figures.push(Figure::new("processor", share, "% of a core").with(Goal::AtMost(2.0)));

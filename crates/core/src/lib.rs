@@ -16,6 +16,7 @@ pub mod machine;
 pub mod memory;
 pub mod name;
 pub mod owner;
+pub mod particulars;
 pub mod purpose;
 pub mod quorum;
 pub mod refusal;

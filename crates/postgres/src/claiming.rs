@@ -1,12 +1,9 @@
 //! Claims: taking a lock, or several in one step, and waiting for one's turn.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Busy, Claim, Claimant, Claimed, Grant, Mode, Patience, Want},
+    claim::{Busy, Claim, Claimed, Grant, Mode, Patience, Want},
     clock::Sent,
     error::{Applied, Error, ErrorKind, Operation},
     name::LockName,
@@ -106,7 +103,7 @@ impl PostgresStore {
         let (shared, permits, limit) = kind(want)?;
         let (room, statements) = (&self.room, &self.room.link.statements);
         let (owner, ttl) = (claim.owner().as_bytes().as_slice(), claim.ttl.millis() as i64); // at most a year
-        let particulars = self.particulars(&claim.claimant);
+        let particulars = self.particulars.of(&claim.claimant, record::json);
         let patience = match patience {
             Patience::Once => "once",
             Patience::Queue => "queue",
@@ -140,7 +137,7 @@ impl PostgresStore {
         }
         let (room, names) = (&self.room, in_order(&claim.holding));
         let (owner, ttl) = (claim.owner().as_bytes().as_slice(), claim.ttl.millis() as i64); // at most a year
-        let particulars = self.particulars(&claim.claimant);
+        let particulars = self.particulars.of(&claim.claimant, record::json);
         let with: [Parameter<'_>; 7] =
             [&room.namespace.as_str(), &names, &owner, &ttl, &&*particulars, &room.number(), &room.in_session];
         self.send(session, &room.link.statements.take_several, &with).await.map_err(of(claim))
@@ -177,19 +174,6 @@ impl PostgresStore {
     async fn present_session(&self) -> Result<Arc<Session>, Failure> {
         self.room.hearing().await?;
         self.room.session().ok_or_else(Failure::session_ended)
-    }
-
-    /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
-    fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
-        let mut last = self.particulars.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((whose, json)) if Arc::ptr_eq(whose, claimant) => json.clone(),
-            _ => {
-                let json: Arc<str> = record::json(claimant).into();
-                *last = Some((claimant.clone(), json.clone()));
-                json
-            }
-        }
     }
 }
 

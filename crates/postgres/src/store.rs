@@ -1,18 +1,16 @@
 //! The store over lease rows.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, sync::Arc};
 
 use fencepost_core::{
     capabilities::Capabilities,
     cells::Cells,
-    claim::{Claim, Claimant, Claimed, Forced, Grant, Holding, LockState, Patience, Release, Renewal},
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Patience, Release, Renewal},
     clock::{BootClock, Clock},
     error::{Applied, Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
+    particulars::Particulars,
     purpose::{Correctness, TypedStore},
     refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
@@ -33,7 +31,7 @@ pub struct PostgresStore {
     pub(crate) room: Arc<Room>,
     pub(crate) clock: Arc<dyn Clock>,
     capabilities: Capabilities,
-    pub(crate) particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
+    pub(crate) particulars: Particulars,
 }
 
 impl PostgresStore {
@@ -66,7 +64,7 @@ impl PostgresStore {
         let in_session = config.mode == config::Mode::Session;
         let room = Room::new(link, namespace.clone(), in_session, clock.clone());
         let capabilities = if in_session { crate::session_capabilities() } else { crate::capabilities() };
-        let store = Self { room, clock, capabilities, particulars: Mutex::default() };
+        let store = Self { room, clock, capabilities, particulars: Particulars::default() };
         if in_session {
             store.begin_session().await.map_err(|failure| failure.error(Operation::Open, None))?;
         }

@@ -55,12 +55,13 @@ use std::{
 
 use fencepost_core::{
     capabilities::{Capabilities, Class, FenceSource, FreedOnDeath, Order},
-    claim::{Claim, Claimant, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
     clock::{Clock, wall_unix_ms},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     name::LockName,
     owner::Owner,
+    particulars::Particulars,
     purpose::{Efficiency, TypedStore},
     quorum::Quorum,
     scheme::{Opening, Scheme},
@@ -71,7 +72,6 @@ use tokio::task::JoinSet;
 
 pub use config::{RedlockConfig, RestartGuard};
 
-use crate::record;
 use crowd::Crowd;
 use mending::Renewals;
 use node::Node;
@@ -128,7 +128,7 @@ pub struct RedlockStore {
     /// The round that each lease was won in, until it is given back.
     won: Mutex<HashMap<Owner, u64>>,
     seats: Mutex<HashMap<Owner, Seat>>,
-    particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
+    particulars: Particulars,
     /// Hear of losses; end with the store.
     ears: Mutex<JoinSet<()>>,
 }
@@ -139,19 +139,6 @@ impl RedlockStore {
         let now = wall_unix_ms(&*self.clock);
         let last = self.last_round.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(now.max(last + 1)));
         now.max(last.unwrap_or_else(|last| last) + 1)
-    }
-
-    /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
-    fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
-        let mut last = self.particulars.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((whose, json)) if Arc::ptr_eq(whose, claimant) => json.clone(),
-            _ => {
-                let json: Arc<str> = record::json(claimant, self.channel()).into();
-                *last = Some((claimant.clone(), json.clone()));
-                json
-            }
-        }
     }
 
     /// Where this client hears messages, the same on every server.

@@ -1,10 +1,6 @@
 //! The store over one Redis server.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use fencepost_core::{
     backoff::Backoff,
@@ -15,6 +11,7 @@ use fencepost_core::{
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     name::{LockName, Namespace},
+    particulars::Particulars,
     purpose::{Efficiency, TypedStore},
     refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
@@ -43,7 +40,7 @@ pub struct RedisStore {
     pub(crate) clock: Arc<dyn Clock>,
     capabilities: Capabilities,
     pub(crate) scriptless: Scriptless,
-    particulars: Mutex<Option<(Arc<Claimant>, Arc<str>)>>,
+    particulars: Particulars,
 }
 
 impl RedisStore {
@@ -116,7 +113,7 @@ impl RedisStore {
         let room = Room::new(nodes, Keys::new(namespace), &client_id()?, clock.clone());
         let scriptless = Scriptless::default();
         scriptless.probe(&room.nodes, &room.keys.probe()).await;
-        Ok(Self { room, clock, capabilities, scriptless, particulars: Mutex::default() })
+        Ok(Self { room, clock, capabilities, scriptless, particulars: Particulars::default() })
     }
 
     pub(crate) fn room(&self) -> &Arc<Room> {
@@ -147,17 +144,9 @@ impl RedisStore {
         }
     }
 
-    /// As JSON. A client's claims share one claimant unless they carry labels, so the last one is kept.
+    /// What is written of a claimant, with where it hears messages.
     pub(crate) fn particulars(&self, claimant: &Arc<Claimant>) -> Arc<str> {
-        let mut last = self.particulars.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((whose, json)) if Arc::ptr_eq(whose, claimant) => json.clone(),
-            _ => {
-                let json: Arc<str> = record::json(claimant, &self.room.channel).into();
-                *last = Some((claimant.clone(), json.clone()));
-                json
-            }
-        }
+        self.particulars.of(claimant, |claimant| record::json(claimant, &self.room.channel))
     }
 
     /// In the room before the claim is sent, so that no hand-over is missed (W1). It leaves the room again unless it

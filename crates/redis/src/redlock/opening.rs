@@ -77,7 +77,7 @@ impl RedlockStore {
             renewals: Arc::default(),
             won: Mutex::default(),
             seats: Mutex::default(),
-            particulars: Mutex::default(),
+            particulars: Default::default(),
             ears: Mutex::default(),
         })
     }

@@ -186,7 +186,7 @@ impl RedlockStore {
     }
 
     fn plain_set(&self, claim: &Claim, name: &LockName, round: u64) -> Cmd {
-        let json = self.particulars(&claim.claimant);
+        let json = self.particulars.of(&claim.claimant, |claimant| record::json(claimant, self.channel()));
         let value = record::unqueued(&claim.owner().to_string(), claim.ttl, round, &json);
         let key = self.nodes.first().map(|node| node.room.keys.lock(name)).unwrap_or_default();
         let mut set = Cmd::with_capacity(6, 64 + value.len() + key.len());

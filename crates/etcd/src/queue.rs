@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use fencepost_core::{
-    claim::{Busy, Claim, Mode, Patience},
+    claim::{Busy, Claim, Mode, Patience, Want},
     clock::{Clock, wall_unix_ms},
     error::{Applied, ErrorKind},
     fence::Fence,
@@ -163,19 +163,21 @@ impl Asked {
 }
 
 impl Queue {
-    /// Takes what is not one lock for oneself alone.
-    pub(crate) async fn take_beside(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
-        if self.recipe == Recipe::Etcd {
-            let said = "with `recipe=etcd` there are only locks for one holder, one per claim: etcd's own clients know no others";
-            return Err(Failure::new(ErrorKind::Unsupported, Applied::No, said));
-        }
-        match claim.holding.wants() {
-            [want] => match want.mode {
-                Mode::Exclusive => self.take_place(claim).await,
-                Mode::Shared => self.take_shared(claim, patience).await,
-                Mode::Permits { count, of } => self.take_permits(claim, count, of, patience).await,
-            },
-            wants => self.take_several(claim, wants).await,
+    /// Takes what is wanted, or a place in the queue for it. What is rarer than one lock for oneself alone does not make the future
+    /// of that one longer.
+    pub(crate) async fn take(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
+        match (claim.holding.wants(), patience) {
+            ([Want { mode: Mode::Exclusive, .. }], Patience::Once) => self.take_if_free(claim).await,
+            ([Want { mode: Mode::Exclusive, .. }], Patience::Queue) => self.take_lock_or_place(claim).await,
+            _ if self.recipe == Recipe::Etcd => {
+                let said = "with `recipe=etcd` there are only locks for one holder, one per claim: etcd's own clients know no others";
+                Err(Failure::new(ErrorKind::Unsupported, Applied::No, said))
+            }
+            ([Want { mode: Mode::Shared, .. }], _) => Box::pin(self.take_shared(claim, patience)).await,
+            ([Want { mode: Mode::Permits { count, of }, .. }], _) => {
+                Box::pin(self.take_permits(claim, *count, *of, patience)).await
+            }
+            (wants, _) => Box::pin(self.take_several(claim, wants)).await,
         }
     }
 

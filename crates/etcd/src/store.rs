@@ -6,7 +6,7 @@ use fencepost_core::{
     backoff::{Backoff, jitter},
     capabilities::Capabilities,
     cells::Cells,
-    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal, Want},
+    claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Patience, Release, Renewal},
     clock::{self, BootClock, Clock},
     error::{Error, Operation},
     fence::Fence,
@@ -107,21 +107,13 @@ impl EtcdStore {
         &*self.clock
     }
 
-    async fn take_place(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
-        match (claim.holding.wants(), patience) {
-            ([Want { mode: Mode::Exclusive, .. }], Patience::Once) => self.queue.take_if_free(claim).await,
-            ([Want { mode: Mode::Exclusive, .. }], Patience::Queue) => self.queue.take_lock_or_place(claim).await,
-            _ => Box::pin(self.queue.take_beside(claim, patience)).await,
-        }
-    }
-
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
         if let Some(refusal) = claim.holding.wants().iter().find_map(|want| Refusal::of(want.mode)) {
             return Err(refused(refusal, claim.name()));
         }
         let name = claim.name();
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
-        let Taken { standing, session, busy } = self.take_place(claim, patience).await.map_err(failed)?;
+        let Taken { standing, session, busy } = self.queue.take(claim, patience).await.map_err(failed)?;
         match standing {
             Standing::Holds(held) => self.believe(claim, &held, &session).map(Claimed::Granted).map_err(failed),
             Standing::Refused(refusal) => Err(refused(refusal, name)),
@@ -260,7 +252,7 @@ impl EtcdStore {
     }
 
     async fn take_place_anew(&self, claim: &Claim) -> Result<Turn, Failure> {
-        let Taken { standing, session, .. } = self.take_place(claim, Patience::Queue).await?;
+        let Taken { standing, session, .. } = self.queue.take(claim, Patience::Queue).await?;
         match standing {
             Standing::Holds(held) => self.believe(claim, &held, &session).map(Turn::Ours),
             Standing::Behind(next) => Ok(Turn::After(next, session)),

@@ -238,6 +238,14 @@ impl Drop for Player {
 
 impl UnderWay {
     /// Waits for its end.
+    /// Whether it was granted; false when others hold it.
+    pub(crate) async fn granted(self) -> Result<bool, Stop> {
+        match self.came().await? {
+            (Came::Failed, why) => Err(Stop::Failed(why)),
+            (came, _) => Ok(came == Came::Yes),
+        }
+    }
+
     pub(crate) async fn came(self) -> Result<(Came, String), Stop> {
         match tokio::time::timeout(PATIENCE, self.came).await {
             Ok(Ok(came)) => Ok(came),

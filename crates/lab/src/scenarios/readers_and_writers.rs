@@ -52,11 +52,7 @@ impl Scenario for ReadersAndWriters {
             let one = a.acquire_beside(Holding::Shared, TTL).await?;
             let two = b.acquire_beside(Holding::Shared, TTL).await?;
             let (_, waits) = c.begin_to_acquire(TTL, Some(TTL / 10), true).await?;
-            let (came, why) = waits.came().await?;
-            if came == Came::Failed {
-                return Err(Stop::Failed(why));
-            }
-            if came == Came::Yes {
+            if waits.granted().await? {
                 return Ok(Reached::Yes); // beside two readers: the checker says so
             }
             a.release(&one).await?.expect(Came::Yes).await?;

@@ -5,6 +5,7 @@ mod shards;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -283,14 +284,21 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn keep(mut self, mut gone: oneshot::Receiver<()>) {
+    async fn keep(mut self, gone: oneshot::Receiver<()>) {
+        let client = self.client.clone();
+        let mut over = pin!(async move {
+            tokio::select! {
+                _ = gone => {}
+                _ = client.closed() => {}
+            }
+        });
         let mut version = None;
         let mut beat_at = self.client.clock.now().after(self.pause());
         loop {
             let changed = self.cell.changed_since(version);
             tokio::select! {
                 biased; // a sign of life that is due goes before news of others
-                _ = &mut gone => break,
+                () = &mut over => break,
                 () = self.client.clock.sleep_until(beat_at) => {
                     beat_at = self.client.clock.now().after(self.pause());
                     if self.beat().await == Beat::Replaced {
@@ -298,12 +306,9 @@ impl Keeper {
                         return;
                     }
                 }
-                changed = changed => if let Err(error) = changed {
-                    if error.kind() == ErrorKind::Closed {
-                        break;
-                    }
+                changed = changed => if changed.is_err() {
                     tokio::select! {
-                        _ = &mut gone => break,
+                        () = &mut over => break,
                         () = self.client.clock.sleep_until(beat_at) => {}
                     }
                 },
@@ -318,7 +323,7 @@ impl Keeper {
                 // What cannot be read, a register of a later version for instance, would be told to have changed again and
                 // again.
                 Err(_) => tokio::select! {
-                    _ = &mut gone => break,
+                    () = &mut over => break,
                     () = self.client.clock.sleep_until(beat_at) => {}
                 },
             }

@@ -92,6 +92,18 @@ async fn a_member_that_hears_of_no_change_shows_signs_of_life_all_the_same() {
     }
 }
 
+/// Its next sign of life, for which it would wait otherwise, is far away.
+#[tokio::test]
+async fn closing_ends_a_member_that_waits_after_a_failure() {
+    let clock = ManualClock::new();
+    let (_store, locks) = deaf("members-closed", &clock).await;
+    let _deaf = locks.members("group").unwrap().join("deaf", TTL).await.unwrap();
+    pass(&clock, Duration::from_millis(500)).await;
+    tokio::time::timeout(Duration::from_secs(20), locks.close()).await.expect("the closing ends");
+    let other = open_on("members-closed", &clock).await.members("group").unwrap().join("other", TTL).await.unwrap();
+    assert_eq!(other.present(), ["other".to_owned()].into());
+}
+
 /// Its owner's TTL counts and not that of whoever comes next.
 #[tokio::test]
 async fn the_id_of_a_dead_member_is_free_again_after_its_ttl() {

@@ -11,7 +11,7 @@ use std::{
 use clap::{Args, Subcommand, ValueEnum};
 use fencepost_history::{Findings, Options};
 use fencepost_lab::{
-    AgentCommand, IDLE_LIMIT, SUBJECTS, Scenario, Stop, Subject, Verdict, measure, report,
+    AgentCommand, CutBy, IDLE_LIMIT, SUBJECTS, Scenario, Stop, Subject, Verdict, Wish, measure, report,
     run::{self, Cell, Plan},
     scenarios,
     twice::{self, Difference},
@@ -82,9 +82,20 @@ pub(crate) struct Run {
     /// How many scenarios at once; most of a scenario is waiting
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     at_once: u16,
+    /// How networks are cut: by the kernel, between network namespaces, or by relays [default: by the kernel where it may be]
+    #[arg(long, value_name = "HOW", value_enum, env = "FENCEPOST_LAB_CUT_BY")]
+    cut_by: Option<How>,
     /// Write the histories, report.html and report.md into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum How {
+    /// Each server and each client has a network of its own, and a cable is taken away
+    Namespaces,
+    /// Relays between them lose what comes
+    Relays,
 }
 
 #[derive(Debug, Args)]
@@ -233,7 +244,8 @@ fn play(global: &Global, verb: &Run) -> Result<Ending, Ending> {
         say(&remark);
     }
     let seed = verb.seed.unwrap_or_else(by_chance);
-    let plan = Plan { cells, trials: verb.trials, seed, at_once: verb.at_once.into(), agent };
+    let cut_by = cut_by(verb, &cells);
+    let plan = Plan { cells, trials: verb.trials, seed, at_once: verb.at_once.into(), agent, cut_by };
     let bar = crate::bench::bar(global.quiet, plan.cells.len() as u64);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Ending::internal(format!("cannot start: {error}")))?;
@@ -264,6 +276,21 @@ fn play(global: &Global, verb: &Run) -> Result<Ending, Ending> {
         crate::print(&format!("{}\n", listing::to_json(&report::summary(&done))));
     }
     Ok(ending(&done))
+}
+
+/// Moves this process into namespaces where they are wanted, before it has threads.
+fn cut_by(verb: &Run, cells: &[(&'static dyn Scenario, Subject)]) -> CutBy {
+    let wish = match verb.cut_by {
+        None => Wish::Either,
+        Some(How::Namespaces) => Wish::Namespaces,
+        Some(How::Relays) => Wish::Relays,
+    };
+    if !cells.iter().any(|(scenario, _)| scenario.cuts_the_network()) {
+        return CutBy::Relays { why: "no network is cut".to_owned() };
+    }
+    let chosen = CutBy::choose(wish);
+    say(&chosen.said());
+    chosen
 }
 
 fn measure(global: &Global, verb: &Measure) -> Result<Ending, Ending> {

@@ -6,6 +6,7 @@
 //! [`Verdict::Vacuous`], and never a success.
 
 pub mod agent;
+mod cut;
 mod fault;
 pub mod measure;
 mod player;
@@ -22,6 +23,7 @@ pub mod twice;
 mod verdict;
 pub mod versions;
 
+pub use cut::{CutBy, Wish};
 pub use player::AgentCommand;
 pub use scenario::{About, Expected, Reached, Scenario, Stop};
 pub use stage::{IDLE_LIMIT, LOCK, Stage, TTL};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fencepost_history::{Event, Holding, Phase, What};
-use fencepost_servers::{Network, WallClock, end_with_us};
+use fencepost_servers::{Host, Network, WallClock, end_with_us};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -61,6 +61,8 @@ pub(crate) struct Player {
     resource: SocketAddr,
     /// Since when it is.
     suspended: Option<u64>,
+    /// The host that it is alone on, where networks are cut by the kernel.
+    pub(crate) host: Option<Arc<Host>>,
     /// What stands between it and the store, where the scenario asked for that.
     pub(crate) to_store: Option<Network>,
     /// What stands between it and the resource.
@@ -72,6 +74,7 @@ impl Player {
         role: &Role,
         agent: &AgentCommand,
         clock: Option<&WallClock>,
+        host: Option<Arc<Host>>,
         recorder: Recorder,
         resource: SocketAddr,
     ) -> Result<Self, Stop> {
@@ -79,8 +82,15 @@ impl Player {
         if let Some(clock) = clock {
             clock.govern(command.as_std_mut());
         }
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let runtime = tokio::runtime::Handle::current();
+        let mut child = match &host {
+            None => command.spawn()?,
+            Some(host) => host.inside(|| {
+                let _within = runtime.enter();
+                command.spawn()
+            })??,
+        };
         if let Some(pid) = child.id() {
             end_with_us(pid, "KILL"); // also one that stands still
         }
@@ -96,7 +106,21 @@ impl Player {
         }
         let (next, grants, suspended) = (0, 0, None);
         let (to_store, to_resource) = (None, None);
-        Ok(Self { name, child, orders, waiting, next, grants, recorder, resource, suspended, to_store, to_resource })
+        let player = Self {
+            name,
+            child,
+            orders,
+            waiting,
+            next,
+            grants,
+            recorder,
+            resource,
+            suspended,
+            host,
+            to_store,
+            to_resource,
+        };
+        Ok(player)
     }
 
     /// Begins to take the lock, under a new grant. `wait` is the limit; without one it waits as long as it takes.

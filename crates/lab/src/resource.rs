@@ -2,7 +2,7 @@
 //! writes down what it accepts and refuses in the order in which that happens.
 
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -65,8 +65,8 @@ struct State {
 }
 
 impl Resource {
-    pub(crate) async fn start(recorder: Recorder) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    pub(crate) async fn start(recorder: Recorder, ip: Ipv4Addr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind((ip, 0)).await?;
         let address = listener.local_addr()?;
         let state = Arc::new(Mutex::new(State::default()));
         let accepting = tokio::spawn(async move {

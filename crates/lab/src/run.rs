@@ -6,6 +6,7 @@ use fencepost_history::{Event, Findings, Options, check};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
+    cut::CutBy,
     player::AgentCommand,
     recorder::{self, Recorder},
     scenario::{Expected, Reached, Scenario, Stop},
@@ -30,6 +31,8 @@ pub struct Plan {
     pub at_once: usize,
     /// How client processes are started.
     pub agent: AgentCommand,
+    /// How networks are cut.
+    pub cut_by: CutBy,
 }
 
 /// One playing of a scenario on a subject.
@@ -106,7 +109,7 @@ pub async fn play(plan: &Plan, progress: &mut (dyn FnMut(&Cell) + Send)) -> Vec<
             let mut trials = Vec::new();
             for number in 0..plan.trials.max(1) {
                 let _place = room.acquire().await;
-                trials.push(trial(scenario, subject, plan.seed.wrapping_add(number.into()), &plan.agent).await);
+                trials.push(trial(scenario, subject, plan.seed.wrapping_add(number.into()), &plan).await);
             }
             (place, Cell { scenario, subject, expected, trials })
         });
@@ -123,14 +126,18 @@ pub async fn play(plan: &Plan, progress: &mut (dyn FnMut(&Cell) + Send)) -> Vec<
     done.into_iter().map(|(_, cell)| cell).collect()
 }
 
-async fn trial(scenario: &'static dyn Scenario, subject: Subject, seed: u64, agent: &AgentCommand) -> Trial {
+async fn trial(scenario: &'static dyn Scenario, subject: Subject, seed: u64, plan: &Plan) -> Trial {
     let begin = crate::agent::now();
     let recorder = Recorder::default();
     let played = {
-        let (recorder, agent) = (recorder.clone(), agent.clone());
+        let (recorder, agent, cut_by) = (recorder.clone(), plan.agent.clone(), plan.cut_by.clone());
         tokio::spawn(async move {
-            let mut stage = Stage::set(subject, seed, agent, recorder).await?;
-            let reached = tokio::time::timeout(LIMIT, scenario.play(&mut stage)).await;
+            let mut stage = Stage::set(scenario, subject, seed, agent, recorder, &cut_by).await?;
+            let reached = tokio::time::timeout(LIMIT, async {
+                let reached = scenario.play(&mut stage).await?;
+                stage.proven().await.map(|()| reached)
+            });
+            let reached = reached.await;
             let logs = stage.logs();
             // Dropping the stage ends servers, which blocks.
             let _ended = tokio::task::spawn_blocking(move || drop(stage)).await;

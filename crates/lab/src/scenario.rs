@@ -28,6 +28,11 @@ pub trait Scenario: Sync {
         false
     }
 
+    /// Whether its danger is a network that is cut: servers and clients are put on hosts of their own then, where the kernel allows it.
+    fn cuts_the_network(&self) -> bool {
+        false
+    }
+
     /// Plays it. Whether its danger was reached is part of the answer: what never came to the point proves nothing.
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>>;
 }

@@ -1,18 +1,25 @@
 //! What a scenario is played on: a store of its own, a resource, client processes, and the record of all they do.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use fencepost::{LockName, Namespace, registry, store::Store};
 use fencepost_core::clock::{self, BootClock};
 use fencepost_history::{Event, Phase, Verb, What};
-use fencepost_servers::{Network, WallClock, Weather};
+use fencepost_servers::{HERE, Host, Lan, Network, Shore, WallClock, Weather};
+
+use tokio::task::JoinHandle;
 
 use crate::{
     agent::{Client, LABEL, Role},
+    cut::CutBy,
     player::{AgentCommand, Player},
     recorder::Recorder,
     resource::Resource,
-    scenario::Stop,
+    scenario::{Scenario, Stop},
     stand::{self, ServerFault, Side, Stand},
     subject::Subject,
 };
@@ -38,23 +45,33 @@ pub struct Stage {
     pub subject: Subject,
     /// What chance there is.
     pub(crate) random: fastrand::Rng,
+    /// What everybody is on, where networks are cut by the kernel.
+    lan: Option<Lan>,
     store: Arc<dyn Stand>,
     resource: Resource,
     recorder: Recorder,
     agent: AgentCommand,
+    /// Looks at faults, under way.
+    proofs: Mutex<Vec<JoinHandle<Result<(), Stop>>>>,
 }
 
 impl Stage {
     /// Starts the store and the resource.
     pub(crate) async fn set(
+        scenario: &'static dyn Scenario,
         subject: Subject,
         seed: u64,
         agent: AgentCommand,
         recorder: Recorder,
+        cut_by: &CutBy,
     ) -> Result<Self, Stop> {
-        let store = blocking(move || stand::start(subject.store)).await?;
-        let resource = Resource::start(recorder.clone()).await?;
-        Ok(Self { subject, random: fastrand::Rng::with_seed(seed), store, resource, recorder, agent })
+        let lan = if scenario.cuts_the_network() { lan(subject, cut_by, &recorder)? } else { None };
+        let within = lan.clone();
+        let store = blocking(move || stand::start(subject.store, within.as_ref())).await?;
+        let at = if lan.is_some() { HERE } else { Ipv4Addr::LOCALHOST };
+        let resource = Resource::start(recorder.clone(), at).await?;
+        let (random, proofs) = (fastrand::Rng::with_seed(seed), Mutex::default());
+        Ok(Self { subject, random, lan, store, resource, recorder, agent, proofs })
     }
 
     /// A client process with a direct way to everything.
@@ -108,6 +125,10 @@ impl Stage {
     }
 
     async fn start_behind_network(&self, name: &str, clock: Option<&WallClock>, pace: u32) -> Result<Player, Stop> {
+        if self.lan.is_some() {
+            // It is on a host of its own, which can be cut off.
+            return self.start_player(name, self.url(), clock, pace).await;
+        }
         let to_store = match self.store.address() {
             Some(address) => Some(Network::before(address).await?),
             None => None,
@@ -125,7 +146,11 @@ impl Stage {
         let url = blocking(move || store.url_from(side)).await;
         let (fault, target) = ("partition".to_owned(), name.to_owned());
         self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: url.is_ok() });
-        self.start_player(name, url?, None, RIGHT_PACE).await
+        let player = self.start_player(name, url?, None, RIGHT_PACE).await?;
+        if let (Side::Left, Some(host)) = (side, &player.host) {
+            host.stand_on(Shore::Far).map_err(Stop::NotInstalled)?;
+        }
+        Ok(player)
     }
 
     async fn start_player(
@@ -135,8 +160,12 @@ impl Stage {
         clock: Option<&WallClock>,
         pace: u32,
     ) -> Result<Player, Stop> {
+        let host = match self.lan.clone() {
+            Some(lan) => Some(blocking(move || lan.host().map(Arc::new).map_err(Stop::NotInstalled)).await?),
+            None => None,
+        };
         let role = Role { name: name.to_owned(), client: self.subject.client, url, pace };
-        Player::start(&role, &self.agent, clock, self.recorder.clone(), self.resource.address).await
+        Player::start(&role, &self.agent, clock, host, self.recorder.clone(), self.resource.address).await
     }
 
     /// Does something to the store's servers.
@@ -146,10 +175,55 @@ impl Stage {
         let store = self.store.clone();
         let begin = crate::agent::now();
         let done = blocking(move || store.inflict(fault)).await;
-        let (word, target, installed) = (fault.word().to_owned(), "store".to_owned(), done.is_ok());
+        let by = if fault == ServerFault::CutOffLeader { self.cut_by() } else { "" };
+        let (word, target, installed) = (format!("{}{by}", fault.word()), "store".to_owned(), done.is_ok());
         let what = What::Fault { fault: word, target, phase, installed };
         self.recorder.add(Event { at: begin, by: "lab".to_owned(), what });
         done
+    }
+
+    /// Cuts a player off from the store, not from the resource: nothing passes, and no connection ends.
+    pub(crate) async fn cut_off(&self, player: &Player) -> Result<(), Stop> {
+        let Some(host) = &player.host else { return self.weather_to_store(player, Weather::Silence) };
+        let server = self.store.address();
+        let server =
+            server.ok_or_else(|| Stop::NotInstalled("there is no one server to be cut off from".to_owned()))?;
+        let passes = reaches(host, server)?;
+        let at = crate::agent::now();
+        host.unplug().map_err(Stop::NotInstalled)?;
+        let (fault, target) = (format!("cut off from the store{}", self.cut_by()), player.name.clone());
+        let (host, recorder) = (host.clone(), self.recorder.clone());
+        // Whoever waits for nothing to arrive takes his time, and the story goes on meanwhile.
+        self.prove(async move {
+            let looked = blocking(move || if reaches(&host, server)? { Err(no_cut()) } else { Ok(()) }).await;
+            let done = if passes { looked } else { Err(nothing_to_cut()) };
+            let what = What::Fault { fault, target, phase: Phase::Begin, installed: done.is_ok() };
+            recorder.add(Event { at, by: "lab".to_owned(), what });
+            done
+        });
+        Ok(())
+    }
+
+    /// Looks whether a fault was made, while the story goes on.
+    fn prove(&self, looks: impl Future<Output = Result<(), Stop>> + Send + 'static) {
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::spawn(looks));
+    }
+
+    /// Whether each fault that was made was seen to be there. A scenario is judged after that alone.
+    ///
+    /// # Errors
+    /// What was not there.
+    pub(crate) async fn proven(&self) -> Result<(), Stop> {
+        let proofs = std::mem::take(&mut *self.proofs.lock().unwrap_or_else(PoisonError::into_inner));
+        for proof in proofs {
+            proof.await.unwrap_or_else(|error| Err(Stop::Failed(panicked(error))))?;
+        }
+        Ok(())
+    }
+
+    /// What networks are cut by, as a remark to a fault.
+    fn cut_by(&self) -> &'static str {
+        if self.lan.is_some() { ", by network namespaces" } else { ", by relays" }
     }
 
     /// Changes the weather between a player and the store.
@@ -220,6 +294,34 @@ impl Stage {
         let is_one = |event: &Event| matches!(&event.what, What::Invoke { verb: Verb::Renew, grant: renewed, .. } if renewed == grant);
         self.until("a renewal", is_one).await
     }
+}
+
+/// What the kernel cuts, where it lets us and the store's servers can be put on hosts of their own.
+fn lan(subject: Subject, cut_by: &CutBy, recorder: &Recorder) -> Result<Option<Lan>, Stop> {
+    let (lan, said) = match cut_by {
+        CutBy::Nothing { .. } => return Err(Stop::NotInstalled(cut_by.said())),
+        CutBy::Namespaces(_) if !stand::on_hosts(subject.store) => {
+            let title = subject.store.title();
+            (None, format!("the servers of {title} are not put on hosts of their own; cut by relays instead"))
+        }
+        CutBy::Namespaces(within) => (Some(Lan::new(*within).map_err(Stop::NotInstalled)?), cut_by.said()),
+        CutBy::Relays { .. } => (None, cut_by.said()),
+    };
+    recorder.tell("lab", What::Note { text: said });
+    Ok(lan)
+}
+
+/// Whether a host reaches a server.
+pub(crate) fn reaches(host: &Host, server: SocketAddr) -> Result<bool, Stop> {
+    host.reaches(server).map_err(|error| Stop::NotInstalled(format!("nobody can look from a host: {error}")))
+}
+
+pub(crate) fn nothing_to_cut() -> Stop {
+    Stop::NotInstalled("nothing passed there before the cut".to_owned())
+}
+
+pub(crate) fn no_cut() -> Stop {
+    Stop::NotInstalled("connections are made across the cut".to_owned())
 }
 
 /// A look into the store from beside.

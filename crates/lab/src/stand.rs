@@ -16,9 +16,13 @@ mod zookeeper_ensemble;
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use fencepost::{LockName, Namespace, claim::Forced, clock::BootClock, registry};
-use fencepost_servers::WallClock;
+use fencepost_servers::{Lan, Place, Shore, WallClock};
 
-use crate::{scenario::Stop, subject::StoreKind};
+use crate::{
+    scenario::Stop,
+    stage::{no_cut, nothing_to_cut, reaches},
+    subject::StoreKind,
+};
 
 /// Something that can be done to a store's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,24 +153,63 @@ fn numbered(kind: &str, logs: impl Iterator<Item = String>) -> Vec<(String, Stri
 ///
 /// # Errors
 /// [`Stop::Missing`] names the package that has to be installed.
-pub(crate) fn start(kind: StoreKind) -> Result<Arc<dyn Stand>, Stop> {
+pub(crate) fn start(kind: StoreKind, lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
     match kind {
         StoreKind::File => file::Directory::start(),
-        StoreKind::Postgres => postgres::Server::of_leases(),
+        StoreKind::Postgres => postgres::Server::of_leases(lan),
         StoreKind::PostgresSession => postgres::Server::of_sessions(),
-        StoreKind::PostgresStandby => postgres_standby::Pair::asynchronous(),
-        StoreKind::PostgresSynchronous => postgres_standby::Pair::synchronous(),
+        StoreKind::PostgresStandby => postgres_standby::Pair::asynchronous(lan),
+        StoreKind::PostgresSynchronous => postgres_standby::Pair::synchronous(lan),
         StoreKind::PgBouncer => pgbouncer::Pooled::start(),
-        StoreKind::Etcd => etcd::Member::start(),
-        StoreKind::EtcdCluster => etcd_cluster::Members::start(),
-        StoreKind::ZooKeeper => zookeeper::Server::start(),
-        StoreKind::ZooKeeperEnsemble => zookeeper_ensemble::Servers::start(),
-        StoreKind::Redis => redis::Server::start(),
+        StoreKind::Etcd => etcd::Member::start(lan),
+        StoreKind::EtcdCluster => etcd_cluster::Members::start(lan),
+        StoreKind::ZooKeeper => zookeeper::Server::start(lan),
+        StoreKind::ZooKeeperEnsemble => zookeeper_ensemble::Servers::start(lan),
+        StoreKind::Redis => redis::Server::start(lan),
         StoreKind::Sentinel => sentinel::Set::start(),
         StoreKind::Cluster => cluster::Cluster::start(),
         StoreKind::Redlock => redlock::Servers::start(),
     }
 }
+
+/// Whether the servers of a store can be put on hosts of their own, on a network that is given to [`start`].
+pub(crate) fn on_hosts(kind: StoreKind) -> bool {
+    use StoreKind::{
+        Etcd, EtcdCluster, Postgres, PostgresStandby, PostgresSynchronous, Redis, ZooKeeper, ZooKeeperEnsemble,
+    };
+    let some = [Etcd, EtcdCluster, Postgres, PostgresStandby, PostgresSynchronous, Redis, ZooKeeper, ZooKeeperEnsemble];
+    some.contains(&kind)
+}
+
+/// A host for one server; this machine where there is no network of hosts.
+fn place(lan: Option<&Lan>) -> Result<Place, Stop> {
+    let host = lan.map(Lan::host).transpose().map_err(Stop::NotInstalled)?;
+    Ok(host.map_or_else(Place::default, |host| Place::on(Arc::new(host))))
+}
+
+/// A host for each of three servers.
+fn places(lan: &Lan) -> Result<Vec<Place>, Stop> {
+    (0..3).map(|_| place(Some(lan))).collect()
+}
+
+/// Takes away what joins the two sides of a network, does what is done then, and looks from one side to the other.
+fn split(lan: &Lan, from: &Place, to: SocketAddr, then: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+    let host = from.host().ok_or_else(|| Stop::NotInstalled("the server is on no host of its own".to_owned()))?;
+    if !reaches(host, to)? {
+        return Err(nothing_to_cut());
+    }
+    lan.split().map_err(Stop::NotInstalled)?;
+    then()?;
+    if reaches(host, to)? { Err(no_cut()) } else { Ok(()) }
+}
+
+/// Puts a server on the far side of its network, where there is one.
+fn move_away(place: &Place) -> Result<(), Stop> {
+    place.host().map_or(Ok(()), |host| host.stand_on(Shore::Far).map_err(Stop::NotInstalled))
+}
+
+/// Why a server on a host has no clock of its own.
+const ON_A_HOST: &str = "on a host of its own a server runs on the machine's clock";
 
 /// Looks for an executable, so that a missing one is reported and not a failure.
 pub(crate) fn needs(executable: &str, package: &str) -> Result<PathBuf, Stop> {

@@ -2,7 +2,7 @@ mod ways;
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{etcd::ways::Ways, log, network::Weather, survivors::end_with_us};
+use crate::{etcd::ways::Ways, lan::Place, log, network::Weather, survivors::end_with_us};
 
 /// The beginning of the keys that fill it.
 const FILLING: &str = "filling/";
@@ -38,6 +38,7 @@ struct Member {
     metrics: SocketAddr,
     /// Where its data are; another place after a restore.
     data: Mutex<PathBuf>,
+    place: Place,
     process: Mutex<Option<Child>>,
 }
 
@@ -66,11 +67,19 @@ impl EtcdCluster {
     /// # Panics
     /// As [`start`](EtcdCluster::start).
     pub fn start_with(members: usize, settings: &[&str]) -> Self {
+        Self::start_in(&vec![Place::default(); members], settings)
+    }
+
+    /// Starts one whose members are at these places.
+    ///
+    /// # Panics
+    /// As [`start`](EtcdCluster::start).
+    pub fn start_in(places: &[Place], settings: &[&str]) -> Self {
         let tls = settings.iter().any(|setting| setting.starts_with("--cert-file"));
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
             let directory = directory();
-            let members = (0..members).map(|number| member(number, directory.path())).collect();
+            let members = (0..).zip(places).map(|(number, place)| member(number, directory.path(), place)).collect();
             let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
             let cluster = Self { members, settings, tls, directory, ways: None };
             (0..cluster.members.len()).for_each(|member| cluster.spawn(member));
@@ -88,7 +97,8 @@ impl EtcdCluster {
     pub async fn start_apart(members: usize) -> Self {
         for _ in 0..10 {
             let directory = directory();
-            let members: Vec<_> = (0..members).map(|number| member(number, directory.path())).collect();
+            let here = Place::default();
+            let members: Vec<_> = (0..members).map(|number| member(number, directory.path(), &here)).collect();
             let peers: Vec<_> = members.iter().map(|member| member.peer).collect();
             let ways = Some(Ways::to(&peers).await.expect("free ports"));
             let cluster = Self { members, settings: Vec::new(), tls: false, directory, ways };
@@ -129,6 +139,11 @@ impl EtcdCluster {
     /// How many members it has, running or not.
     pub fn size(&self) -> usize {
         self.members.len()
+    }
+
+    /// Where a member listens to the others.
+    pub fn peer_address(&self, member: usize) -> SocketAddr {
+        self.members[member].peer
     }
 
     /// Where a member listens to clients.
@@ -332,8 +347,7 @@ impl EtcdCluster {
         let (heartbeat, election) = if self.members.len() == 1 { ("20", "200") } else { ("60", "600") };
         let mut etcd = Command::new("etcd");
         log::keep(&mut etcd, self.directory.path()).expect("a log");
-        let process = etcd
-            .args(["--name", &member.name, "--data-dir", &member.data().to_string_lossy()])
+        etcd.args(["--name", &member.name, "--data-dir", &member.data().to_string_lossy()])
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &self.peer(number)])
             .args(["--initial-cluster", &self.initial_cluster(), "--initial-cluster-state", "new"])
@@ -341,9 +355,8 @@ impl EtcdCluster {
             .args(["--heartbeat-interval", heartbeat, "--election-timeout", election])
             .args(["--logger", "zap", "--log-level", "error"])
             .args(&self.settings)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the package etcd-server must be installed");
+            .stdin(Stdio::null());
+        let process = member.place.spawn(&mut etcd).expect("the package etcd-server must be installed");
         end_with_us(process.id(), "KILL");
         if let Some(ways) = &self.ways {
             ways.runs_as(number, process.id());
@@ -384,16 +397,11 @@ fn directory() -> TempDir {
     builder().tempdir_in("/dev/shm").or_else(|_| builder().tempdir()).expect("a temporary directory")
 }
 
-fn member(number: usize, directory: &Path) -> Member {
+fn member(number: usize, directory: &Path, place: &Place) -> Member {
     let name = format!("m{number}");
     let data = Mutex::new(directory.join(&name));
-    let (client, peer, metrics) = (free_address(), free_address(), free_address());
-    Member { name, client, peer, metrics, data, process: Mutex::default() }
-}
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("an address")
+    let (client, peer, metrics) = (place.free_address(), place.free_address(), place.free_address());
+    Member { name, client, peer, metrics, data, place: place.clone(), process: Mutex::default() }
 }
 
 fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {

@@ -6,7 +6,9 @@
 mod certificates;
 mod cluster;
 mod etcd;
+mod lan;
 mod log;
+mod namespaces;
 mod network;
 mod pgbouncer;
 mod postgres;
@@ -20,6 +22,8 @@ mod zookeeper;
 pub use certificates::Certificates;
 pub use cluster::ClusterSet;
 pub use etcd::EtcdCluster;
+pub use lan::{Host, Lan, Place, Shore};
+pub use namespaces::{HERE, Namespaces};
 pub use network::{Network, Weather};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Administrator, PostgresServer, Rows};

@@ -19,7 +19,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, survivors::end_with_us, wall_clock::WallClock};
 
 /// The user and group `nobody` of every Linux: PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65534;
@@ -36,6 +36,7 @@ pub struct PostgresServer {
     _directory: TempDir,
     /// Where it does not run on the machine's wall clock.
     clock: Option<Arc<WallClock>>,
+    place: Place,
     process: Mutex<Option<Child>>,
 }
 
@@ -78,7 +79,7 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn start_with(settings: &[&str]) -> Self {
-        Self::on_new_data(settings, None, initialized)
+        Self::on_new_data(settings, None, &Place::default(), initialized)
     }
 
     /// Starts one on a wall clock of its own.
@@ -86,7 +87,23 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn start_on(clock: &Arc<WallClock>) -> Self {
-        Self::on_new_data(&[], Some(clock), initialized)
+        Self::on_new_data(&[], Some(clock), &Place::default(), initialized)
+    }
+
+    /// Starts one on a host of a network that can be cut.
+    ///
+    /// # Panics
+    /// As [`start`](PostgresServer::start).
+    pub fn start_in(place: &Place) -> Self {
+        Self::on_new_data(&[], None, place, |data| {
+            initialized(data);
+            if place.host().is_some() {
+                let file = data.join("pg_hba.conf");
+                let others = fs::read_to_string(&file).expect("the server's data");
+                let everybody = "host all,replication all 10.0.0.0/8 trust";
+                fs::write(&file, format!("{everybody}\n{others}")).expect("the server's data");
+            }
+        })
     }
 
     /// Starts a standby of this server, which streams from it. `name` is what `synchronous_standby_names` knows it by.
@@ -94,14 +111,22 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn standby(&self, name: &str) -> Self {
-        let primary = self.address;
-        let standby = Self::on_new_data(&[], None, |data| {
+        self.standby_in(name, &Place::default())
+    }
+
+    /// The same on a host of a network that can be cut.
+    ///
+    /// # Panics
+    /// As [`start`](PostgresServer::start).
+    pub fn standby_in(&self, name: &str, place: &Place) -> Self {
+        let (primary, ip) = (self.address, self.address.ip().to_string());
+        let standby = Self::on_new_data(&[], None, place, |data| {
             let mut copy = unprivileged("pg_basebackup");
-            copy.args(["-h", "127.0.0.1", "-p", &primary.port().to_string(), "-U", "postgres", "-c", "fast"]);
+            copy.args(["-h", &ip, "-p", &primary.port().to_string(), "-U", "postgres", "-c", "fast"]);
             run(copy.arg("-D").arg(data).args(["--write-recovery-conf", "--no-sync", "--wal-method=stream"]));
             let port = primary.port();
             let connection =
-                format!("primary_conninfo = 'host=127.0.0.1 port={port} user=postgres application_name={name}'");
+                format!("primary_conninfo = 'host={ip} port={port} user=postgres application_name={name}'");
             fs::write(data.join("postgresql.auto.conf"), connection).expect("the standby's directory");
         });
         standby.wait_for("SELECT count(*) = 1 FROM pg_stat_wal_receiver WHERE status = 'streaming'");
@@ -234,7 +259,7 @@ impl PostgresServer {
         fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
     }
 
-    fn on_new_data(settings: &[&str], clock: Option<&Arc<WallClock>>, make: impl Fn(&Path)) -> Self {
+    fn on_new_data(settings: &[&str], clock: Option<&Arc<WallClock>>, place: &Place, make: impl Fn(&Path)) -> Self {
         let settings: Vec<String> = SETTINGS.iter().chain(settings).map(|setting| (*setting).to_owned()).collect();
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
@@ -243,11 +268,12 @@ impl PostgresServer {
             let data = directory.path().join("data");
             make(&data);
             let server = Self {
-                address: free_address(),
+                address: place.free_address(),
                 settings: settings.clone(),
                 data,
                 _directory: directory,
                 clock: clock.cloned(),
+                place: place.clone(),
                 process: Mutex::default(),
             };
             if server.try_launch() {
@@ -265,16 +291,15 @@ impl PostgresServer {
         let mut postgres = unprivileged("postgres");
         postgres.arg("-D").arg(&self.data).args(["-p", &self.address.port().to_string()]);
         // No socket file: the directory's name may be too long for one.
-        for setting in
-            self.settings.iter().map(String::as_str).chain(["listen_addresses=127.0.0.1", "unix_socket_directories="])
-        {
+        let listens = format!("listen_addresses={}", self.address.ip());
+        for setting in self.settings.iter().map(String::as_str).chain([&*listens, "unix_socket_directories="]) {
             postgres.args(["-c", setting]);
         }
         if let Some(clock) = &self.clock {
             clock.govern(&mut postgres);
         }
-        let mut process =
-            postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("postgres can be run");
+        postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut process = self.place.spawn(&mut postgres).expect("postgres can be run");
         end_with_us(process.id(), "QUIT");
         for _ in 0..1000 {
             if self.try_sql("postgres", "SELECT 1").is_ok() {

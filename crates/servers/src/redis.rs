@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{log, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, log, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where a server keeps its append-only file, below its directory.
 const DATA: &str = "appendonlydir";
@@ -26,6 +26,7 @@ pub struct RedisServer {
     password: Option<String>,
     /// Where it does not run on the machine's wall clock.
     clock: Option<Arc<WallClock>>,
+    place: Place,
     process: Mutex<Option<Child>>,
 }
 
@@ -67,23 +68,40 @@ impl RedisServer {
     /// # Panics
     /// As [`start`](RedisServer::start).
     pub fn start_on(clock: &Arc<WallClock>) -> Self {
-        let start = |_| Self::start_at_on(free_address(), &[], Some(clock.clone()));
+        let start = |_| Self::start_at_on(free_address(), &[], Some(clock.clone()), Place::default());
+        (0..10).find_map(start).expect("redis-server answers")
+    }
+
+    /// Starts one on a host of a network that can be cut.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn start_in(place: &Place) -> Self {
+        // Nobody but we and those on its network can reach it, and it shall serve all of them.
+        let open = ["--protected-mode", "no"];
+        let start = |_| Self::start_at_on(place.free_address(), &open, None, place.clone());
         (0..10).find_map(start).expect("redis-server answers")
     }
 
     /// Starts one at a given address; `None` when it does not answer there.
     pub(crate) fn start_at(address: SocketAddr, settings: &[&str]) -> Option<Self> {
-        Self::start_at_on(address, settings, None)
+        Self::start_at_on(address, settings, None, Place::default())
     }
 
-    fn start_at_on(address: SocketAddr, settings: &[&str], clock: Option<Arc<WallClock>>) -> Option<Self> {
+    fn start_at_on(
+        address: SocketAddr,
+        settings: &[&str],
+        clock: Option<Arc<WallClock>>,
+        place: Place,
+    ) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (port, path) = (address.port().to_string(), directory.path().to_string_lossy().into_owned());
-        let fixed = ["--port", &port, "--bind", "127.0.0.1", "--dir", &path, "--save", "", "--appendonly", "yes"];
+        let ip = address.ip().to_string();
+        let fixed = ["--port", &port, "--bind", &ip, "--dir", &path, "--save", "", "--appendonly", "yes"];
         // A killed process loses nothing that was written.
         let fixed = fixed.into_iter().chain(["--appendfsync", "no", "--daemonize", "no"]);
         let arguments = fixed.chain(settings.iter().copied()).map(str::to_owned).collect();
-        let server = Self { address, arguments, directory, password: None, clock, process: Mutex::default() };
+        let server = Self { address, arguments, directory, password: None, clock, place, process: Mutex::default() };
         server.try_launch().then_some(server)
     }
 
@@ -95,7 +113,8 @@ impl RedisServer {
         std::fs::write(&file, head + lines).expect("the configuration is written");
         let arguments = vec![file.to_string_lossy().into_owned(), "--sentinel".to_owned()];
         let password = password.map(str::to_owned);
-        let server = Self { address, arguments, directory, password, clock: None, process: Mutex::default() };
+        let (clock, place) = (None, Place::default());
+        let server = Self { address, arguments, directory, password, clock, place, process: Mutex::default() };
         server.try_launch().then_some(server)
     }
 
@@ -203,7 +222,7 @@ impl RedisServer {
             clock.govern(&mut command);
         }
         log::keep(&mut command, self.directory.path()).expect("a log");
-        let process = command.args(&self.arguments).stdin(Stdio::null()).spawn();
+        let process = self.place.spawn(command.args(&self.arguments).stdin(Stdio::null()));
         let mut process = process.expect("the package redis-server must be installed");
         end_with_us(process.id(), "KILL");
         for _ in 0..500 {

@@ -21,7 +21,7 @@ pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
-use crate::{log, redis::free_address, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, log, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -54,6 +54,7 @@ pub struct ZooKeeperServer {
     directory: TempDir,
     /// Where it does not run on the machine's wall clock.
     clock: Option<Arc<WallClock>>,
+    place: Place,
     process: Mutex<Option<Child>>,
 }
 
@@ -71,7 +72,7 @@ impl ZooKeeperServer {
     /// # Panics
     /// As [`start`](ZooKeeperServer::start).
     pub fn start_with(lines: &[String]) -> Self {
-        Self::start_all(lines, None)
+        Self::start_all(lines, None, &Place::default())
     }
 
     /// Starts one that stands alone, on a wall clock of its own.
@@ -79,13 +80,21 @@ impl ZooKeeperServer {
     /// # Panics
     /// As [`start`](ZooKeeperServer::start).
     pub fn start_on(clock: &Arc<WallClock>) -> Self {
-        Self::start_all(&[], Some(clock))
+        Self::start_all(&[], Some(clock), &Place::default())
     }
 
-    fn start_all(lines: &[String], clock: Option<&Arc<WallClock>>) -> Self {
+    /// Starts one that stands alone, on a host of a network that can be cut.
+    ///
+    /// # Panics
+    /// As [`start`](ZooKeeperServer::start).
+    pub fn start_in(place: &Place) -> Self {
+        Self::start_all(&[], None, place)
+    }
+
+    fn start_all(lines: &[String], clock: Option<&Arc<WallClock>>, place: &Place) -> Self {
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
-            let mut server = Self::prepared(free_address(), lines);
+            let mut server = Self::prepared(place, lines);
             server.clock = clock.cloned();
             server.spawn();
             if server.answers_soon() {
@@ -110,7 +119,8 @@ impl ZooKeeperServer {
     }
 
     /// Not running yet.
-    fn prepared(address: SocketAddr, lines: &[String]) -> Self {
+    fn prepared(place: &Place, lines: &[String]) -> Self {
+        let address = place.free_address();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut config = format!(
             "tickTime={}\ndataDir={}\nclientPortAddress={}\nclientPort={}\n",
@@ -126,7 +136,7 @@ impl ZooKeeperServer {
             let _ = writeln!(config, "{line}");
         }
         std::fs::write(directory.path().join("zoo.cfg"), config).expect("a file");
-        Self { address, directory, clock: None, process: Mutex::default() }
+        Self { address, directory, clock: None, place: place.clone(), process: Mutex::default() }
     }
 
     /// Where it listens to clients.
@@ -224,7 +234,7 @@ impl ZooKeeperServer {
         if let Some(clock) = &self.clock {
             clock.govern(&mut java);
         }
-        let process = java
+        java
             // Short lived: little heap, little compiling, what is shared between virtual machines is.
             .args(["-Xmx192m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             // A killed process loses nothing that was written.
@@ -233,9 +243,8 @@ impl ZooKeeperServer {
             .args(["-Dzookeeper.cnxTimeout=500", "-Dzookeeper.fastleader.maxNotificationInterval=400"])
             .args(["-cp", &classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .arg(self.directory.path().join("zoo.cfg"))
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the package default-jre-headless must be installed");
+            .stdin(Stdio::null());
+        let process = self.place.spawn(&mut java).expect("the package default-jre-headless must be installed");
         end_with_us(process.id(), "KILL");
         *self.process() = Some(process);
     }

@@ -1,8 +1,11 @@
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::world::{LONG, Running, World, ends_within, eventually};
+use crate::world::{LONG, Running, World, ends_within, eventually, finish, is_alive};
 
 const DOUBLE: &str = r#"{"at":1000,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1"}
 {"at":2000,"by":"a","event":"ok","answer":"granted","ttl":9000000000,"until":8000000000}
@@ -179,6 +182,64 @@ fn an_interrupted_laboratory_leaves_no_server_behind() {
 }
 
 #[test]
+fn a_network_is_cut_by_relays_where_that_is_asked_for_and_it_is_said() {
+    let world = World::new();
+    let played = world.finish(&["lab", "run", "cut-off", "--store", "redis/naive", "--cut-by", "relays"]);
+    assert_eq!(played.code, 0, "{}{}", played.stdout, played.stderr);
+    assert!(played.stderr.contains("relays were asked for; cut by relays instead"), "{}", played.stderr);
+}
+
+/// As a user that may do nothing else: the machine decides whether there are user namespaces for him.
+#[test]
+fn who_is_not_root_cuts_networks_in_a_user_namespace_or_is_told_why_not() {
+    let world = World::new();
+    let out = world.directory.path().join("out");
+    fs::set_permissions(world.directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut run = world.command(&["lab", "run", "cut-off", "--store", "postgres", "--out", out.to_str().unwrap()]);
+    if rustix::process::geteuid().is_root() {
+        run.uid(65534).gid(65534);
+    }
+    let played = finish(run.env("TMPDIR", world.directory.path()).env("HOME", world.directory.path()));
+    assert_eq!(played.code, 0, "{}{}", played.stdout, played.stderr);
+    let by_kernel = played.stderr.contains("networks are cut by the kernel");
+    if !by_kernel {
+        eprintln!("SKIPPED, no user namespaces here: {}", played.stderr);
+        let why = played.stderr.contains("no privileges for network namespaces: ");
+        assert!(why && played.stderr.contains("; cut by relays instead"), "{}", played.stderr);
+    }
+    let histories = fs::read_dir(&out).unwrap().map(|file| file.unwrap().path());
+    for history in histories.filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")) {
+        let history = fs::read_to_string(history).unwrap();
+        let way = if by_kernel { "cut off from the store, by network namespaces" } else { "cut by relays instead" };
+        assert!(history.contains(way), "{history}");
+    }
+}
+
+#[test]
+fn a_killed_laboratory_leaves_no_network_behind() {
+    let world = World::new();
+    let running =
+        world.start(&["lab", "run", "leader-in-a-minority", "--store", "etcd-cluster", "--cut-by", "namespaces"]);
+    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let mut server = None;
+    eventually(|| {
+        server = child_called("etcd", running.pid());
+        let apart = |server: &Pid| network(&server.as_raw_nonzero().to_string()) != network("self");
+        server.as_ref().is_some_and(apart) || !is_alive(running.pid())
+    });
+    let Some(server) = server else {
+        return eprintln!("SKIPPED, no namespaces here: {}", running.ended().stderr);
+    };
+    let networks = [running.pid(), server].map(|pid| network(&pid.as_raw_nonzero().to_string()).unwrap());
+    assert_ne!(networks[0], networks[1], "a member has a network of its own");
+    assert!(!networks.contains(&network("self").unwrap()), "none of them is the machine's");
+    running.signal(Signal::KILL);
+    running.ended();
+    let processes = || fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    eventually(|| !processes().filter_map(|pid| network(&pid)).any(|network| networks.contains(&network)));
+}
+
+#[test]
 fn what_a_server_said_is_kept_where_something_went_wrong() {
     let world = World::new();
     let out = world.directory.path().join("out");
@@ -201,7 +262,9 @@ fn child_called(program: &str, parent: Pid) -> Option<Pid> {
         // The name stands in parentheses; the parent is the second field behind it.
         let Some((before, after)) = stat.rsplit_once(") ") else { return false };
         let its_parent = after.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).and_then(Pid::from_raw);
-        before.ends_with(program) && its_parent == Some(parent)
+        // The laboratory asks programs for their versions before it does anything else.
+        let asked = || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"--version\0"));
+        before.ends_with(program) && its_parent == Some(parent) && !asked()
     };
     processes.into_iter().find(is_one).and_then(Pid::from_raw)
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fencepost_core::store::BoxFuture;
-use fencepost_servers::Weather;
 
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
@@ -51,12 +50,16 @@ impl Scenario for CutOff {
         TTL * 3
     }
 
+    fn cuts_the_network(&self) -> bool {
+        true
+    }
+
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let mut a = stage.player_behind_network("a").await?;
             let mut b = stage.player("b").await?;
             let old = takes_and_reads(&mut a, TTL).await?;
-            stage.weather_to_store(&a, Weather::Silence)?;
+            stage.cut_off(&a).await?;
             takes_and_works(&mut b).await?;
             if a.check(&old).await?.came().await?.0 == Came::Yes {
                 a.write(&old).await?.came().await?;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fencepost_core::store::BoxFuture;
-use fencepost_servers::Weather;
 
 use super::scenes::takes_and_reads;
 use crate::{
@@ -43,13 +42,17 @@ impl Scenario for HolderVanishes {
         }
     }
 
+    fn cuts_the_network(&self) -> bool {
+        true
+    }
+
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let mut a = stage.player_behind_network("a").await?;
             let mut b = stage.player("b").await?;
             takes_and_reads(&mut a, TTL).await?;
             let (new, waits) = b.begin_to_acquire(TTL, None, true).await?;
-            stage.weather_to_store(&a, Weather::Silence)?;
+            stage.cut_off(&a).await?;
             pause(ARRIVED).await;
             a.kill().await?;
             waits.expect(Came::Yes).await?;

@@ -54,6 +54,10 @@ impl Scenario for LeaderInAMinority {
         TTL * 6
     }
 
+    fn cuts_the_network(&self) -> bool {
+        true
+    }
+
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let mut a = stage.player_from("a", Side::Left).await?;

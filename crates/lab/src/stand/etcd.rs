@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use fencepost_servers::EtcdCluster;
+use fencepost_servers::{EtcdCluster, Lan};
 use rustix::process::Signal;
 
-use super::{ServerFault, Stand, needs, not_possible};
+use super::{ServerFault, Stand, needs, not_possible, place};
 use crate::{fault::signal, scenario::Stop};
 
 /// Small, so that it is soon full.
@@ -22,10 +22,10 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+    pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
         needs("etcd", "etcd-server")?;
         needs("etcdctl", "etcd-client")?;
-        Ok(Arc::new(Self { cluster: EtcdCluster::start_with(1, &[QUOTA]), snapshot: OnceLock::new() }))
+        Ok(Arc::new(Self { cluster: EtcdCluster::start_in(&[place(lan)?], &[QUOTA]), snapshot: OnceLock::new() }))
     }
 }
 

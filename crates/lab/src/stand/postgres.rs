@@ -4,9 +4,9 @@ use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use fencepost_core::url::StoreUrl;
 use fencepost_postgres::PostgresConfig;
-use fencepost_servers::{PostgresServer, WallClock};
+use fencepost_servers::{Lan, PostgresServer, WallClock};
 
-use super::{ServerFault, Stand, break_by_force, jump, not_possible};
+use super::{ON_A_HOST, ServerFault, Stand, break_by_force, jump, not_possible, place};
 use crate::scenario::Stop;
 
 pub(super) const DATABASE: &str = "postgres";
@@ -22,7 +22,12 @@ pub(super) struct Server {
 
 impl Server {
     /// For locks that live as long as they are renewed.
-    pub(super) fn of_leases() -> Result<Arc<dyn Stand>, Stop> {
+    pub(super) fn of_leases(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
+        if lan.is_some() {
+            let (place, clock) = (place(lan)?, Err(ON_A_HOST.to_owned()));
+            let server = migrated(|| PostgresServer::start_in(&place))?;
+            return Ok(Arc::new(Self { server, clock, options: "" }));
+        }
         Self::start("")
     }
 

@@ -2,36 +2,40 @@
 
 use std::sync::Arc;
 
-use fencepost_servers::PostgresServer;
+use fencepost_servers::{Lan, Place, PostgresServer};
 
-use super::{ServerFault, Side, Stand, not_possible, postgres};
+use super::{ServerFault, Side, Stand, move_away, not_possible, place, postgres, split};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
 pub(super) struct Pair {
     primary: PostgresServer,
     standby: PostgresServer,
+    /// What joins them, and where the primary is, where the kernel can cut it.
+    lan: Option<(Lan, Place)>,
 }
 
 impl Pair {
     /// The standby takes what comes when it comes.
-    pub(super) fn asynchronous() -> Result<Arc<dyn Stand>, Stop> {
-        Ok(Arc::new(Self::start()?))
+    pub(super) fn asynchronous(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
+        Ok(Arc::new(Self::start(lan)?))
     }
 
     /// Commits wait for the standby.
-    pub(super) fn synchronous() -> Result<Arc<dyn Stand>, Stop> {
-        let pair = Self::start()?;
+    pub(super) fn synchronous(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
+        let pair = Self::start(lan)?;
         pair.primary.sql(postgres::DATABASE, "ALTER SYSTEM SET synchronous_standby_names = 'heir'");
         pair.primary.sql(postgres::DATABASE, "SELECT pg_reload_conf()");
         pair.primary.wait_for("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
         Ok(Arc::new(pair))
     }
 
-    fn start() -> Result<Self, Stop> {
-        let primary = postgres::migrated(PostgresServer::start)?;
-        let standby = primary.standby("heir");
-        Ok(Self { primary, standby })
+    fn start(lan: Option<&Lan>) -> Result<Self, Stop> {
+        let of_primary = place(lan)?;
+        let primary = postgres::migrated(|| PostgresServer::start_in(&of_primary))?;
+        let standby = primary.standby_in("heir", &place(lan)?);
+        move_away(&of_primary)?;
+        Ok(Self { primary, standby, lan: lan.cloned().map(|lan| (lan, of_primary)) })
     }
 
     fn hold_replication(&self) {
@@ -54,9 +58,18 @@ impl Pair {
     }
 
     /// Clients still reach the primary, and it does not know.
-    fn cut_off(&self) {
-        self.hold_replication();
-        self.standby.promote();
+    fn cut_off(&self) -> Result<(), Stop> {
+        let promote = || {
+            self.standby.promote();
+            Ok(())
+        };
+        match &self.lan {
+            Some((lan, primary)) => split(lan, primary, self.standby.address(), promote),
+            None => {
+                self.hold_replication();
+                promote()
+            }
+        }
     }
 
     fn crash(&self) {
@@ -97,7 +110,7 @@ impl Stand for Pair {
             ServerFault::CancelWaits => self.cancel_waits(),
             ServerFault::FailOver => self.switch_over(),
             ServerFault::CrashMaster => self.crash(),
-            ServerFault::CutOffLeader => self.cut_off(),
+            ServerFault::CutOffLeader => self.cut_off()?,
             other => return Err(not_possible(other, "PostgreSQL with a standby")),
         }
         Ok(())

@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use fencepost_servers::{RedisServer, Reply, WallClock};
+use fencepost_servers::{Lan, RedisServer, Reply, WallClock};
 use tempfile::TempDir;
 
-use super::{ServerFault, Stand, jump, needs, not_possible};
+use super::{ON_A_HOST, ServerFault, Stand, jump, needs, not_possible, place};
 use crate::{fault::signal, scenario::Stop};
 
 #[derive(Debug)]
@@ -20,8 +20,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+    pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
         needs("redis-server", "redis-server")?;
+        if lan.is_some() {
+            let (server, clock) = (RedisServer::start_in(&place(lan)?), Err(ON_A_HOST.to_owned()));
+            return Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }));
+        }
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| RedisServer::start(), RedisServer::start_on);
         Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }))

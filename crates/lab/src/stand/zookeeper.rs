@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
-use fencepost_servers::{WallClock, ZooKeeperServer};
+use fencepost_servers::{Lan, WallClock, ZooKeeperServer};
 
-use super::{ServerFault, Stand, jump, needs, not_possible};
+use super::{ON_A_HOST, ServerFault, Stand, jump, needs, not_possible, place};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -15,8 +15,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+    pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
         is_installed()?;
+        if lan.is_some() {
+            let (server, clock) = (ZooKeeperServer::start_in(&place(lan)?), Err(ON_A_HOST.to_owned()));
+            return Ok(Arc::new(Self { server, clock }));
+        }
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| ZooKeeperServer::start(), ZooKeeperServer::start_on);
         Ok(Arc::new(Self { server, clock }))

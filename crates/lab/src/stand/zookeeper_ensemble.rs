@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fencepost_servers::{ZooKeeperEnsemble, ZooKeeperServer};
+use fencepost_servers::{Lan, Place, ZooKeeperEnsemble, ZooKeeperServer};
 use tokio::runtime::Handle;
 
-use super::{ServerFault, Side, Stand, not_possible, numbered, zookeeper};
+use super::{ServerFault, Side, Stand, move_away, not_possible, numbered, places, split, zookeeper};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -13,13 +13,32 @@ pub(super) struct Servers {
     ensemble: ZooKeeperEnsemble,
     /// Who led when the sides of a partition were told.
     on_the_left: OnceLock<usize>,
+    /// What joins them, and where each is, where the kernel can cut it.
+    lan: Option<(Lan, Vec<Place>)>,
 }
 
 impl Servers {
-    pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
+    pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
         zookeeper::is_installed()?;
-        let ensemble = Handle::current().block_on(ZooKeeperEnsemble::start(3));
-        Ok(Arc::new(Self { ensemble, on_the_left: OnceLock::new() }))
+        let lan = lan.map(|lan| Ok::<_, Stop>((lan.clone(), places(lan)?))).transpose()?;
+        let ensemble = match &lan {
+            Some((_, places)) => Handle::current().block_on(ZooKeeperEnsemble::start_in(places)),
+            None => Handle::current().block_on(ZooKeeperEnsemble::start(3)),
+        };
+        Ok(Arc::new(Self { ensemble, on_the_left: OnceLock::new(), lan }))
+    }
+
+    fn cut_off(&self, leader: usize) -> Result<(), Stop> {
+        match &self.lan {
+            Some((lan, places)) => {
+                let other = (leader + 1) % self.ensemble.servers().len();
+                split(lan, &places[leader], self.ensemble.election_address(other), || self.wait_for_other_than(leader))
+            }
+            None => {
+                self.ensemble.cut_off(leader);
+                self.wait_for_other_than(leader)
+            }
+        }
     }
 
     fn leader(&self) -> usize {
@@ -47,6 +66,7 @@ impl Stand for Servers {
     /// On the left the server that led at first is all there is.
     fn url_from(&self, side: Side) -> Result<String, Stop> {
         let leader = *self.on_the_left.get_or_init(|| self.leader());
+        self.lan.as_ref().map_or(Ok(()), |(_, places)| move_away(&places[leader]))?;
         let servers = (0..).zip(self.ensemble.servers());
         let on_it = servers.filter(|(number, _)| (*number == leader) == (side == Side::Left));
         let hosts: Vec<_> = on_it.map(|(_, server)| server.address().to_string()).collect();
@@ -62,7 +82,7 @@ impl Stand for Servers {
         match fault {
             ServerFault::CrashMaster => self.ensemble.servers()[leader].kill(),
             ServerFault::FreezeLeader => self.ensemble.servers()[leader].freeze(),
-            ServerFault::CutOffLeader => self.ensemble.cut_off(leader),
+            ServerFault::CutOffLeader => return self.cut_off(leader),
             other => return Err(not_possible(other, "three ZooKeeper servers")),
         }
         self.wait_for_other_than(leader)

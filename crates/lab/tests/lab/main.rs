@@ -1,4 +1,5 @@
 //! The laboratory on real servers and real processes.
 
+mod cut;
 mod matrix;
 mod report;

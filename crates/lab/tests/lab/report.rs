@@ -6,7 +6,7 @@ use std::{
 };
 
 use fencepost_lab::{
-    AgentCommand, SUBJECTS,
+    AgentCommand, CutBy, SUBJECTS, Wish,
     report::page,
     run::{Plan, cells, play},
     scenarios,
@@ -20,7 +20,8 @@ async fn some_page() -> String {
     let chosen = ["contention", "kleppmann-pause", "restart-without-data", "permits"]
         .map(|name| scenarios::named(name).expect("it is known"));
     let on: Vec<_> = SUBJECTS.iter().copied().filter(|on| on.to_string() == "file").collect();
-    let plan = Plan { cells: cells(&chosen, &on), trials: 1, seed: 1, at_once: 4, agent };
+    let plan =
+        Plan { cells: cells(&chosen, &on), trials: 1, seed: 1, at_once: 4, agent, cut_by: CutBy::choose(Wish::Relays) };
     page(&play(&plan, &mut |_| {}).await)
 }
 

@@ -1,8 +1,8 @@
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use crate::{
+    lan::Place,
     network::{Network, Weather},
-    redis::free_address,
     zookeeper::ZooKeeperServer,
 };
 
@@ -13,6 +13,8 @@ const SYNC_LIMIT: u32 = 20;
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     servers: Vec<ZooKeeperServer>,
+    /// Where each listens to the others' votes.
+    elections: Vec<SocketAddr>,
     /// How the first server of the pair reaches the second one, as its leader and for its vote.
     ways: HashMap<(usize, usize), [Network; 2]>,
 }
@@ -23,8 +25,16 @@ impl ZooKeeperEnsemble {
     /// # Panics
     /// When Java or the classes are missing, or the servers do not agree.
     pub async fn start(size: usize) -> Self {
+        Self::start_in(&vec![Place::default(); size]).await
+    }
+
+    /// The same on hosts of a network that can be cut; no relay is between them.
+    ///
+    /// # Panics
+    /// As [`start`](ZooKeeperEnsemble::start).
+    pub async fn start_in(places: &[Place]) -> Self {
         for _ in 0..5 {
-            let ensemble = Self::spawn(size).await;
+            let ensemble = Self::spawn(places).await;
             if ensemble.serves_within(Duration::from_secs(30)).await {
                 return ensemble;
             }
@@ -32,16 +42,16 @@ impl ZooKeeperEnsemble {
         panic!("the servers of ZooKeeper do not agree")
     }
 
-    async fn spawn(size: usize) -> Self {
-        let quorum: Vec<_> = (0..size).map(|_| free_address()).collect();
-        let election: Vec<_> = (0..size).map(|_| free_address()).collect();
+    async fn spawn(places: &[Place]) -> Self {
+        let quorum: Vec<_> = places.iter().map(Place::free_address).collect();
+        let election: Vec<_> = places.iter().map(Place::free_address).collect();
         let mut ways = HashMap::new();
         let mut servers = Vec::new();
-        for me in 0..size {
+        for (me, place) in places.iter().enumerate() {
             let mut lines = vec!["initLimit=50".to_owned(), format!("syncLimit={SYNC_LIMIT}")];
-            for other in 0..size {
+            for other in 0..places.len() {
                 let [mut leadership, mut vote] = [quorum[other], election[other]];
-                if other != me {
+                if other != me && place.host().is_none() {
                     let to = async |place| Network::before(place).await.expect("a free port");
                     let way = [to(leadership).await, to(vote).await];
                     [leadership, vote] = [way[0].address, way[1].address];
@@ -49,17 +59,22 @@ impl ZooKeeperEnsemble {
                 }
                 lines.push(format!("server.{other}={leadership}:{}", vote.port()));
             }
-            let server = ZooKeeperServer::prepared(free_address(), &lines);
+            let server = ZooKeeperServer::prepared(place, &lines);
             std::fs::write(server.directory().join("myid"), me.to_string()).expect("a file");
             server.spawn();
             servers.push(server);
         }
-        Self { servers, ways }
+        Self { servers, elections: election, ways }
     }
 
     /// The servers, running or not.
     pub fn servers(&self) -> &[ZooKeeperServer] {
         &self.servers
+    }
+
+    /// Where a server listens to the others' votes.
+    pub fn election_address(&self, server: usize) -> SocketAddr {
+        self.elections[server]
     }
 
     /// The URL that names them all.

@@ -6,7 +6,7 @@ use fencepost_core::{
 };
 
 use crate::{
-    api::{KeyValue, TxnRequest, below, exactly, inner, none_below, put, revision},
+    api::{Compare, KeyValue, TxnRequest, below, exactly, inner, none_below, put, revision},
     failure::Failure,
     queue::{Asked, Before, Held, Place, Queue, Standing, Taken, Until},
 };
@@ -75,8 +75,17 @@ impl Queue {
     }
 
     /// Takes a place in the queue, which is the lock itself when nobody is before it: one transaction. A repeat finds
-    /// the place that the first try took.
+    /// the place that the first try took. In a semaphore's queue it takes none: its users must not meet it there.
     pub(crate) async fn take_place(&self, claim: &Claim) -> Result<Taken, Failure> {
+        match self.take_place_if(claim, &self.no_permits(claim.name())).await? {
+            Some(taken) => Ok(taken),
+            // Among its permits lie strays alone, or claims behind those of a lock.
+            None => self.take_place_if(claim, &[]).await?.ok_or_else(Failure::puzzling),
+        }
+    }
+
+    /// `None` when the conditions are not met, and the name is not in use for a semaphore either.
+    async fn take_place_if(&self, claim: &Claim, conditions: &[Compare]) -> Result<Option<Taken>, Failure> {
         let prefix = self.keys.lock(claim.name());
         let record = self.record(claim, Mode::Exclusive).to_json();
         let asked = self.ask(claim, |key, lease| {
@@ -91,13 +100,20 @@ impl Queue {
                     below(&prefix).oldest(1).op(),
                 ],
             };
-            TxnRequest { success: vec![inner(place)], ..Default::default() }
+            TxnRequest {
+                compare: conditions.to_vec(),
+                success: vec![inner(place)],
+                failure: vec![exactly(key).bare().op(), below(&prefix).oldest(1).op()],
+            }
         });
         let mut asked = asked.await?;
+        if !asked.answer.succeeded {
+            return self.not_among_permits(claim, asked).await;
+        }
         let place = std::mem::take(&mut asked.answer).inner().ok_or_else(Failure::puzzling)?;
         if place.succeeded {
             self.ledger.is_first(claim.name(), asked.seen);
-            return Ok(asked.alone());
+            return Ok(Some(asked.alone()));
         }
         let mut reads = place.ranges();
         let (Some(youngest), Some(oldest)) = (reads.next(), reads.next()) else { return Err(Failure::puzzling()) };
@@ -110,7 +126,7 @@ impl Queue {
             self.ledger.is_first(claim.name(), oldest.create_revision);
             if let Some(refusal) = self.misfit(&prefix, oldest)? {
                 self.leave(claim).await?;
-                return Ok(asked.stands(Standing::Refused(refusal), Busy::default()));
+                return Ok(Some(asked.stands(Standing::Refused(refusal), Busy::default())));
             }
         }
         let standing = match self.placed(&prefix, &asked, youngest.kvs) {
@@ -119,7 +135,7 @@ impl Queue {
         };
         let in_the_way = oldest.filter(|kv| *kv.key != *asked.key);
         let busy = self.shown(claim, in_the_way).await?;
-        Ok(asked.stands(standing, Busy { ahead, ..busy }))
+        Ok(Some(asked.stands(standing, Busy { ahead, ..busy })))
     }
 
     /// Where a claim stands that was just made, by the two youngest keys; `None` for a repeat, or with a stray among them.

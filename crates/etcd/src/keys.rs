@@ -91,6 +91,11 @@ impl Keys {
         [&self.lock(name), Kind::Permits.folder()].concat()
     }
 
+    /// What all claims of readers begin with.
+    pub(crate) fn readers(&self, name: &LockName) -> Vec<u8> {
+        [&self.lock(name), Kind::Shared.folder()].concat()
+    }
+
     /// All exclusive claims of a lock, and no others: their seats begin with a digit, the folders with a later letter.
     pub(crate) fn writers(&self, name: &LockName) -> RangeRequest {
         let lock = self.lock(name);

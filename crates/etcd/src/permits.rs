@@ -20,8 +20,8 @@ use fencepost_core::{
 
 use crate::{
     api::{
-        KeyValue, RequestOp, TxnRequest, below, changed_by, created_by, exactly, inner, none_below, put, put_again,
-        revision, unchanged_below,
+        Compare, KeyValue, RequestOp, TxnRequest, below, changed_by, created_by, exactly, inner, none_below, none_in, put,
+        put_again, revision, unchanged_below,
     },
     failure::Failure,
     keys::Kind,
@@ -108,7 +108,8 @@ impl Queue {
             if own.is_some() {
                 // A repeat of a claim that was applied: it stands where it stands.
                 let standing = self.look(claim, None).await?;
-                return self.settled(claim, patience, refusal, asked.stands(standing, Busy::default())).await;
+                let taken = fitting(asked.stands(standing, Busy::default()), refusal);
+                return self.leave_unless_held(claim, patience, taken).await;
             }
             if let Some(refusal) = refusal {
                 self.not_placed(claim, asked.unclear).await?;
@@ -137,16 +138,23 @@ impl Queue {
             }
         }
         // Others are quicker, or no permits are left: the queue decides.
-        self.take_permits_place(claim, &record, of, patience).await
+        let no_lock = [none_in(&self.keys.writers(name)), none_below(&self.keys.readers(name))];
+        let taken = match self.take_permits_place_if(claim, &no_lock, &record, of).await? {
+            Some(taken) => taken,
+            // Strays that look like claims of a lock.
+            None => self.take_permits_place_if(claim, &[], &record, of).await?.ok_or_else(Failure::puzzling)?,
+        };
+        self.leave_unless_held(claim, patience, taken).await
     }
 
-    async fn take_permits_place(
+    /// `None` when the conditions are not met, and the name is not in use for a lock either.
+    async fn take_permits_place_if(
         &self,
         claim: &Claim,
+        conditions: &[Compare],
         record: &Record,
         of: u32,
-        patience: Patience,
-    ) -> Result<Taken, Failure> {
+    ) -> Result<Option<Taken>, Failure> {
         let waiting = record.to_json();
         let asked = self.ask(claim, |key, lease| {
             // Only once: what a repeat would write anew may have its slots by now.
@@ -157,15 +165,24 @@ impl Queue {
             };
             let mut success = vec![inner(place)];
             success.extend(self.survey(claim.name(), key, of));
-            TxnRequest { success, ..Default::default() }
+            TxnRequest { compare: conditions.to_vec(), success, failure: self.survey(claim.name(), key, of) }
         });
         let mut asked = asked.await?;
+        let placed = asked.answer.succeeded;
         let Seen { own, line, refusal, oldest } = self.seen(claim.name(), of, &mut asked).await?;
-        let own = own.ok_or_else(Failure::puzzling)?;
+        let own = match (own, refusal) {
+            (Some(own), _) => own,
+            (None, _) if placed => return Err(Failure::puzzling()),
+            (None, Some(refusal)) => {
+                self.not_placed(claim, asked.unclear).await?;
+                return Ok(Some(asked.stands(Standing::Refused(refusal), Busy::default())));
+            }
+            (None, None) => return Ok(None),
+        };
         if own.lease != asked.session.id {
             // It hangs on a session that is over, or on somebody else's lease, and would end with that.
             self.leave(claim).await?;
-            return Ok(asked.stands(Standing::Gone, Busy::default()));
+            return Ok(Some(asked.stands(Standing::Gone, Busy::default())));
         }
         let ahead = line.0.iter().take_while(|standee| standee.kv.create_revision < own.create_revision);
         let ahead = ahead.filter(|standee| standee.record.slots.is_empty()).count() as u64;
@@ -179,21 +196,7 @@ impl Queue {
                 None => self.look(claim, None).await?,
             },
         };
-        self.settled(claim, patience, refusal, asked.stands(standing, Busy { ahead: Some(ahead), ..busy })).await
-    }
-
-    /// Whoever has its permits keeps them, whatever the limit is by now. Others have to fit.
-    async fn settled(
-        &self,
-        claim: &Claim,
-        patience: Patience,
-        refusal: Option<Refusal>,
-        mut taken: Taken,
-    ) -> Result<Taken, Failure> {
-        if let (Standing::Behind(_), Some(refusal)) = (&taken.standing, refusal) {
-            taken.standing = Standing::Refused(refusal);
-        }
-        self.leave_unless_held(claim, patience, taken).await
+        Ok(Some(fitting(asked.stands(standing, Busy { ahead: Some(ahead), ..busy }), refusal)))
     }
 
     /// What has to be read to see where a claim stands.
@@ -358,6 +361,14 @@ struct Seen {
     /// Why a claim that states another limit, or finds a lock, does not fit.
     refusal: Option<Refusal>,
     oldest: Option<KeyValue>,
+}
+
+/// Whoever has its permits keeps them, whatever the limit is by now. Others have to fit.
+fn fitting(mut taken: Taken, refusal: Option<Refusal>) -> Taken {
+    if let (Standing::Behind(_), Some(refusal)) = (&taken.standing, refusal) {
+        taken.standing = Standing::Refused(refusal);
+    }
+    taken
 }
 
 fn with_slots(mut taken: Taken, slots: &[u32]) -> Taken {

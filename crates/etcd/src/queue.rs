@@ -11,10 +11,11 @@
 //! | permits | those before it and itself want no more than there are | the claim before it to have its permits, then for any to come back | `permits` |
 //! | several | they were all free | nobody: such a claim has no place in a queue | `several` |
 //!
-//! The oldest claim says what a name is used for, a lock or a semaphore of so many permits. A claim that does not fit is
-//! taken back by whoever made it, and never believed in. It may outlive the oldest all the same, if its client dies or is
-//! slow, and then be the oldest itself. So permits are refused behind *any* older claim of a lock, and readers behind any
-//! for permits: one look when the claim is placed, since older ones can only leave.
+//! The oldest claim says what a name is used for, a lock or a semaphore of so many permits. A claim that does not fit is not
+//! placed: its transaction is on condition that nobody uses the name for the other, so that those who use it rightly never
+//! meet it. Where strays look like the other, it is placed, and taken back by whoever made it. It may outlive the oldest
+//! all the same, if its client dies or is slow, and then be the oldest itself. So permits are refused behind *any* older
+//! claim of a lock, and readers behind any for permits: one look when the claim is placed, since older ones can only leave.
 
 use std::sync::Arc;
 
@@ -23,11 +24,12 @@ use fencepost_core::{
     clock::{Clock, wall_unix_ms},
     error::{Applied, ErrorKind},
     fence::Fence,
+    name::LockName,
     refusal::Refusal,
 };
 
 use crate::{
-    api::{KeyValue, TxnRequest, TxnResponse, changed_by, created_by, delete, exactly, put, revision},
+    api::{Compare, KeyValue, TxnRequest, TxnResponse, changed_by, created_by, delete, exactly, none_below, put, revision},
     config::Recipe,
     failure::{Failure, Sort},
     keys::{Keys, Kind},
@@ -311,6 +313,30 @@ impl Queue {
                 Err(failure.after_unclear(left.is_err()))
             }
         }
+    }
+
+    /// That no claim for permits lies there, for claims of a lock: readers and writers are not placed among them.
+    pub(crate) fn no_permits(&self, name: &LockName) -> Vec<Compare> {
+        match self.recipe {
+            Recipe::Fencepost => vec![none_below(&self.keys.permits(name))],
+            Recipe::Etcd => Vec::new(), // knows none, and another lock may be called so
+        }
+    }
+
+    /// A claim of a lock was not placed, since claims for permits are there, or strays that look so. Its transaction has read its
+    /// own key and the oldest one. `None` when that is not for permits.
+    pub(crate) async fn not_among_permits(&self, claim: &Claim, mut asked: Asked) -> Result<Option<Taken>, Failure> {
+        let mut reads = std::mem::take(&mut asked.answer).firsts();
+        let (own, oldest) = (reads.next().flatten(), reads.next().flatten());
+        if own.is_some() {
+            // A repeat of a claim that was applied: it stands where it stands.
+            let standing = self.look(claim, None).await?;
+            return Ok(Some(asked.stands(standing, Busy::default())));
+        }
+        let Some(oldest) = oldest else { return Ok(None) };
+        let Some(refusal) = self.misfit(&self.keys.lock(claim.name()), &oldest)? else { return Ok(None) };
+        self.not_placed(claim, asked.unclear).await?;
+        Ok(Some(asked.stands(Standing::Refused(refusal), Busy::default())))
     }
 
     /// Why a claim of a lock, a reader's too, does not fit an older claim; that one has to be read with its value.

@@ -13,7 +13,7 @@ use fencepost_core::{
 };
 
 use crate::{
-    api::{KeyValue, TxnRequest, below, created_by, exactly, none_below, none_in, put, revision},
+    api::{Compare, KeyValue, TxnRequest, below, created_by, exactly, none_below, none_in, put, revision},
     failure::{Failure, Sort},
     queue::{Before, Held, Place, Queue, Standing, Taken, Until},
     record::Record,
@@ -65,10 +65,21 @@ impl Queue {
     }
 
     async fn take_shared_place(&self, claim: &Claim, patience: Patience) -> Result<Taken, Failure> {
+        let taken = match self.take_shared_place_if(claim, &self.no_permits(claim.name())).await? {
+            Some(taken) => taken,
+            // Among the permits lie strays alone, or claims behind those of a lock.
+            None => self.take_shared_place_if(claim, &[]).await?.ok_or_else(Failure::puzzling)?,
+        };
+        self.leave_unless_held(claim, patience, taken).await
+    }
+
+    /// `None` when the conditions are not met, and the name is not in use for a semaphore either.
+    async fn take_shared_place_if(&self, claim: &Claim, conditions: &[Compare]) -> Result<Option<Taken>, Failure> {
         let name = claim.name();
         let prefix = self.keys.lock(name);
         let record = self.record(claim, Mode::Shared).to_json();
         let asked = self.ask(claim, |key, lease| TxnRequest {
+            compare: conditions.to_vec(),
             success: vec![
                 put(key, &record, lease),
                 exactly(key).bare().op(),
@@ -76,9 +87,12 @@ impl Queue {
                 below(&prefix).oldest(1).op(),
                 below(&self.keys.permits(name)).oldest(1).op(),
             ],
-            ..Default::default()
+            failure: vec![exactly(key).bare().op(), below(&prefix).oldest(1).op()],
         });
         let mut asked = asked.await?;
+        if !asked.answer.succeeded {
+            return self.not_among_permits(claim, asked).await;
+        }
         let mut reads = std::mem::take(&mut asked.answer).firsts();
         let own = reads.next().flatten().ok_or_else(Failure::puzzling)?;
         let (writer, oldest, permits) =
@@ -94,7 +108,7 @@ impl Queue {
             Standing::Holds(_) | Standing::Behind(_) => self.shown(claim, in_the_way).await?,
             _ => Busy::default(),
         };
-        self.leave_unless_held(claim, patience, asked.stands(standing, busy)).await
+        Ok(Some(asked.stands(standing, busy)))
     }
 
     /// Why a reader may not hold, by the claims for permits that are before it.

@@ -157,6 +157,11 @@ impl Failure {
         failure
     }
 
+    /// Whether the name is in use otherwise.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.refusal.is_some()
+    }
+
     /// Whether the server refused with this code.
     pub(crate) fn is(&self, code: Code) -> bool {
         self.code == Some(code)

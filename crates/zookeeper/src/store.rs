@@ -13,7 +13,7 @@ use fencepost_core::{
     capabilities::Capabilities,
     cells::Cells,
     claim::{Claim, Claimant, Claimed, Forced, Grant, Holding, LockState, Mode, Patience, Release, Renewal},
-    clock::{BootClock, Clock},
+    clock::{self, BootClock, Clock},
     error::{Error, ErrorKind, Operation},
     fence::Fence,
     limits::Ttl,
@@ -133,6 +133,18 @@ impl ZooKeeperStore {
         }
     }
 
+    /// Takes the lock or a place. What a name is in use for says the first one in its queue, and that may be a claim that was
+    /// refused itself, and has not been removed yet when those go who were before it. So a refusal is looked at again.
+    async fn take_unless_refused(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Failure> {
+        for pause in REFUSED_ONES_LEAVE {
+            match on_another_connection(|| self.take(claim, patience)).await {
+                Err(failure) if failure.is_refusal() => clock::sleep(&*self.clock, pause).await,
+                answer => return answer,
+            }
+        }
+        on_another_connection(|| self.take(claim, patience)).await
+    }
+
     async fn give_back(&self, holding: &Holding) -> Result<Release, Failure> {
         let place = self.places.leaving(&holding.owner);
         let begun = AtomicBool::new(false);
@@ -175,6 +187,10 @@ impl ZooKeeperStore {
         self.places.clear();
     }
 }
+
+/// Before a refused claim is looked at again: two round trips, and some more.
+const REFUSED_ONES_LEAVE: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
 
 /// How often a verb is begun anew after its connection broke: another server takes the session up, in a moment or not at
 /// all.
@@ -219,7 +235,7 @@ impl Store for ZooKeeperStore {
             if let Some(refusal) = Refusal::of(mode(&claim.holding)) {
                 return Err(refusal.error(claim.name()).in_store(crate::STORE));
             }
-            let answer = on_another_connection(|| self.take(claim, patience)).await;
+            let answer = self.take_unless_refused(claim, patience).await;
             answer.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))
         })
     }

@@ -308,3 +308,34 @@ async fn nobody_comes_in_behind_a_claim_of_the_other_family() {
         assert_eq!(keys(&cluster, &format!("fencepost/locks/{lock}/")).len(), 1, "{lock}: nothing is left behind");
     }
 }
+
+/// A claim that does not fit is not placed at all, so that it cannot refuse, on its way out, whom it does not concern.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_refused_is_met_by_nobody() {
+    let cluster = EtcdCluster::start(1);
+    let network = Network::before(cluster.address(0)).await.unwrap();
+    let (a, mistaken) = (client(&cluster).await, open(&format!("etcd://{}", network.address)).await.unwrap());
+    let warm_up = take(&mistaken, "warm-up", TTL).await;
+    release(&mistaken, &warm_up).await;
+    let (permit, reader) = (Mode::Permits { count: 1, of: 2 }, Mode::Shared);
+    for (wrongly, rightly) in [(Mode::Exclusive, permit), (reader, permit), (permit, reader)] {
+        let holder = claim_as("x", rightly);
+        granted(&a, &holder).await;
+        network.set(Weather::SlowReplies(ms(400)));
+        let wrong = claim_as("x", wrongly);
+        let users = async {
+            sleep(&BootClock, ms(200)).await; // its request has been carried out
+            for patience in [Patience::Once, Patience::Queue] {
+                let next = claim_as("x", rightly);
+                let claimed = a.claim(&next, patience).await;
+                assert!(matches!(claimed, Ok(Claimed::Granted(_))), "{wrongly:?} among {rightly:?}: {claimed:?}");
+                release(&a, &next).await;
+            }
+        };
+        let (answer, ()) = tokio::join!(mistaken.claim(&wrong, Patience::Queue), users);
+        refused(answer, "it does not fit");
+        network.set(Weather::Fair);
+        assert_eq!(release(&a, &holder).await, Release::Released);
+        assert!(keys(&cluster, "fencepost/locks/x/").is_empty(), "nothing is left behind");
+    }
+}

@@ -4,11 +4,13 @@
 
 mod curator;
 mod ensemble;
+mod moments;
 mod numbers;
 mod opening;
 mod queue;
 mod restoring;
 mod sessions;
+mod tap;
 mod tls;
 mod together;
 

@@ -233,6 +233,14 @@ pub(crate) const BUGS: &[Bug] = &[
         test: suite("etcd::a_differing_limit_is_refused"),
     },
     Bug {
+        name: "etcd: a claim that does not fit is placed before it is refused",
+        rule: "O2",
+        file: "crates/etcd/src/exclusive.rs",
+        find: "self.take_place_if(claim, &self.no_permits(claim.name())).await?",
+        replace: "self.take_place_if(claim, &[]).await?",
+        test: store("beside::a_claim_that_is_refused_is_met_by_nobody"),
+    },
+    Bug {
         name: "etcd: of several locks, only the first has to be free",
         rule: "O2",
         file: "crates/etcd/src/several.rs",

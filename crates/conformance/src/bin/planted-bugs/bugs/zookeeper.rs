@@ -231,6 +231,38 @@ pub(crate) const BUGS: &[Bug] = &[
         replace: "",
         test: store("together::l4_all_permits_of_a_broken_semaphore_come_back"),
     },
+    Bug {
+        name: "zookeeper: a claim whose look for its own node breaks forgets it",
+        rule: "C1",
+        file: "crates/zookeeper/src/permits.rs",
+        find: "// It may well be there. It stays known, so that somebody takes it out of the queue.\n                Err(failure) => Err(failure),",
+        replace: "Err(_) => Err(self.place_lost(claim)),",
+        test: store("moments::c1_a_look_for_the_own_node_that_breaks_loses_no_place"),
+    },
+    Bug {
+        name: "zookeeper: a repeated claim takes the node that is being removed",
+        rule: "C1",
+        file: "crates/zookeeper/src/taking.rs",
+        find: "self.places.until_settled(claim.owner()).await;",
+        replace: "",
+        test: store("moments::c1_a_repeated_claim_does_not_take_a_node_that_is_about_to_go"),
+    },
+    Bug {
+        name: "zookeeper: a reader reads the notes before its node is there",
+        rule: "F3",
+        file: "crates/zookeeper/src/taking.rs",
+        find: "tokio::join!(biased; both, container)",
+        replace: "tokio::join!(both, container)",
+        test: store("moments::f3_notes_are_read_behind_the_readers_node_also_where_requests_stand_in_line"),
+    },
+    Bug {
+        name: "zookeeper: a claim that was refused itself refuses others",
+        rule: "permits",
+        file: "crates/zookeeper/src/store.rs",
+        find: "Err(failure) if failure.is_refusal() => clock::sleep(&*self.clock, pause).await,",
+        replace: "Err(failure) if failure.is_refusal() && pause.is_zero() => {}",
+        test: store("moments::a_claim_that_was_refused_refuses_nobody_on_its_way_out"),
+    },
 ];
 
 const fn store(name: &'static str) -> Test {

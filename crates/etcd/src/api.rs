@@ -12,6 +12,9 @@ pub(crate) use generated::{
     watch_request::RequestUnion, *,
 };
 
+/// Operations in one transaction, as many as etcd takes by default (`--max-txn-ops`). Conditions are counted by themselves.
+pub(crate) const MAX_TXN_OPS: usize = 128;
+
 /// All keys that begin with `prefix`.
 pub(crate) fn below(prefix: &[u8]) -> RangeRequest {
     RangeRequest { key: prefix.to_vec(), range_end: end_of(prefix), ..Default::default() }

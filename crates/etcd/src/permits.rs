@@ -20,8 +20,8 @@ use fencepost_core::{
 
 use crate::{
     api::{
-        Compare, KeyValue, RequestOp, TxnRequest, below, changed_by, created_by, exactly, inner, none_below, none_in, put,
-        put_again, revision, unchanged_below,
+        Compare, KeyValue, MAX_TXN_OPS, RequestOp, TxnRequest, below, changed_by, created_by, exactly, inner,
+        none_below, none_in, put, put_again, revision, unchanged_below,
     },
     failure::Failure,
     keys::Kind,
@@ -32,8 +32,8 @@ use crate::{
 /// Tries to come in beside others before a claim takes a place.
 const TRIES: usize = 3;
 
-/// Claims whose limit is changed in one transaction; etcd takes 128 operations by default.
-const AT_ONCE: usize = 60;
+/// Claims whose limit is changed in one transaction: a transaction inside it for each, with one write.
+const AT_ONCE: usize = MAX_TXN_OPS / 2 - 4;
 
 /// Rounds in which a limit is changed, since claims come and go meanwhile.
 const ROUNDS: usize = 50;

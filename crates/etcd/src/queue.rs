@@ -29,7 +29,9 @@ use fencepost_core::{
 };
 
 use crate::{
-    api::{Compare, KeyValue, TxnRequest, TxnResponse, changed_by, created_by, delete, exactly, none_below, put, revision},
+    api::{
+        Compare, KeyValue, TxnRequest, TxnResponse, changed_by, created_by, delete, exactly, none_below, put, revision,
+    },
     config::Recipe,
     failure::{Failure, Sort},
     keys::{Keys, Kind},

@@ -13,16 +13,15 @@ use fencepost_core::{
 };
 
 use crate::{
-    api::{KeyValue, TxnRequest, exactly, revision},
+    api::{KeyValue, MAX_TXN_OPS, TxnRequest, exactly, revision},
     failure::{Failure, Sort},
     queue::Queue,
     session::Session,
     survey,
 };
 
-/// Keys that are read in one transaction; etcd takes up to 128 operations by default, and the client renews twice as many
-/// claims at once.
-const AT_ONCE: usize = 125;
+/// Keys that are read in one transaction. The client renews twice as many claims at once.
+const AT_ONCE: usize = MAX_TXN_OPS - 3;
 
 /// Claims that are renewed together.
 pub(crate) fn batches(mut claims: &[Arc<Claim>]) -> Vec<&[Arc<Claim>]> {

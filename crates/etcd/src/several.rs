@@ -9,13 +9,14 @@ use fencepost_core::{
 };
 
 use crate::{
-    api::{KeyValue, TxnRequest, below, none_below, put},
+    api::{KeyValue, MAX_TXN_OPS, TxnRequest, below, none_below, put},
     failure::Failure,
     queue::{Held, Queue, Standing, Taken},
 };
 
-/// The most locks in one transaction; etcd takes 128 operations by default (`--max-txn-ops`).
+/// The most locks in one transaction: one operation each, and one to read the barrier.
 const MOST: usize = 100;
+const _: () = assert!(MOST < MAX_TXN_OPS);
 
 impl Queue {
     pub(crate) async fn take_several(&self, claim: &Claim, wants: &[Want]) -> Result<Taken, Failure> {

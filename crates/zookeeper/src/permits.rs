@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use fencepost_core::{
-    claim::{Claim, Grant, Mode},
+    claim::{Grant, Mode},
     owner::Owner,
     refusal::Refusal,
 };
@@ -22,23 +22,19 @@ use crate::{
     record::Record,
     session::{Session, Watcher},
     store::ZooKeeperStore,
-    taking::{mode, outlives_everybody},
+    taking::{Bid, outlives_everybody},
     wire::{self, Children, Code, Done, Lifetime, Request, Step},
 };
 
 /// How often a change of the limit is tried while the semaphore's users come and go.
 const USERS_CHANGE: usize = 100;
 
-/// What a claim of permits needs to be granted some.
-struct Wanted<'a> {
-    claim: &'a Claim,
-    session: &'a Session,
-    lock: &'a str,
-    node: &'a Node,
-    count: u32,
-    /// How many there are, and of which version of the container that was read.
-    limit: u32,
-    version: i32,
+/// How many permits there are, as it was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) of: u32,
+    /// Of which version of the container.
+    pub(crate) version: i32,
 }
 
 impl ZooKeeperStore {
@@ -72,23 +68,14 @@ impl ZooKeeperStore {
     }
 
     /// Tries to have the permits of a claim that nobody who waits stands before. `None` when too few are free.
-    pub(crate) async fn take_permits(
-        &self,
-        claim: &Claim,
-        session: &Session,
-        lock: &str,
-        node: &Node,
-        (limit, version): (u32, i32),
-    ) -> Result<Option<Given>, Failure> {
-        let Mode::Permits { count, .. } = mode(&claim.holding) else { return Ok(None) };
-        let wanted = Wanted { claim, session, lock, node, count, limit, version };
+    pub(crate) async fn take_permits(&self, bid: Bid<'_>, node: &Node, limit: Limit) -> Result<Option<Given>, Failure> {
         loop {
-            let taken = match session.ask::<Children>(Request::children(&slots(lock), false)).await {
+            let taken = match bid.session.ask::<Children>(Request::children(&slots(bid.lock), false)).await {
                 Ok(children) => numbers(&children),
                 Err(failure) if failure.is(Code::NO_NODE) => BTreeSet::new(),
                 Err(failure) => return Err(failure),
             };
-            match self.take_slots(&wanted, &taken).await? {
+            match self.take_slots(bid, node, limit, &taken).await? {
                 Took::Given(given) => return Ok(Some(given)),
                 Took::TooFew => return Ok(None),
                 Took::LookAgain => {}
@@ -96,19 +83,26 @@ impl ZooKeeperStore {
         }
     }
 
-    async fn take_slots(&self, wanted: &Wanted<'_>, taken: &BTreeSet<u32>) -> Result<Took, Failure> {
-        let Wanted { claim, session, lock, node, count, limit, version } = *wanted;
+    async fn take_slots(
+        &self,
+        bid: Bid<'_>,
+        node: &Node,
+        limit: Limit,
+        taken: &BTreeSet<u32>,
+    ) -> Result<Took, Failure> {
+        let Bid { claim, session, lock } = bid;
+        let Mode::Permits { count, .. } = bid.mode() else { return Ok(Took::TooFew) };
         let held = u32::try_from(taken.len()).unwrap_or(u32::MAX);
-        if held.saturating_add(count) > limit {
+        if held.saturating_add(count) > limit.of {
             return Ok(Took::TooFew);
         }
         let free: Arc<[u32]> = (0..).filter(|slot| !taken.contains(slot)).take(count as usize).collect();
-        let own = format!("{lock}/{}", node.name);
+        let own = bid.path(&node.name);
         let record = Record::new(&claim.claimant, session.timeout).with_slots(&free).to_bytes();
         let paths: Vec<_> = free.iter().map(|slot| format!("{}/{slot}", slots(lock))).collect();
         let owner = claim.owner().to_string();
         let mut steps = vec![
-            Step::Check { path: lock, version: Some(version) },
+            Step::Check { path: lock, version: Some(limit.version) },
             Step::Write { path: &own, data: &record, version: None },
         ];
         steps.extend(paths.iter().map(|path| Step::Create {
@@ -134,13 +128,9 @@ impl ZooKeeperStore {
     }
 
     /// What an earlier try of the same claim was given, its answer lost.
-    pub(crate) async fn given_before(
-        &self,
-        session: &Session,
-        lock: &str,
-        node: &Node,
-    ) -> Result<Option<Given>, Failure> {
-        let own = session.ask::<wire::Node>(Request::get(&format!("{lock}/{}", node.name), false)).await?;
+    pub(crate) async fn given_before(&self, bid: Bid<'_>, node: &Node) -> Result<Option<Given>, Failure> {
+        let Bid { session, lock, .. } = bid;
+        let own = session.ask::<wire::Node>(Request::get(&bid.path(&node.name), false)).await?;
         let taken = Record::read(&own.data).slots;
         let Some(first) = taken.first() else { return Ok(None) };
         let made = session.ask::<wire::Stat>(Request::exists(&format!("{}/{first}", slots(lock)))).await?;
@@ -152,14 +142,14 @@ impl ZooKeeperStore {
     /// `again` when an earlier try may have been granted them.
     pub(crate) async fn wait_for_permits(
         &self,
-        claim: &Claim,
+        bid: Bid<'_>,
         place: &Place,
         node: &Node,
         again: bool,
     ) -> Result<Grant, Failure> {
-        let (session, lock) = (&place.session, &place.lock);
-        if again && let Some(given) = self.given_before(session, lock, node).await? {
-            return self.grant(claim, session, given);
+        let Bid { claim, session, lock } = bid;
+        if again && let Some(given) = self.given_before(bid, node).await? {
+            return self.grant(bid, given);
         }
         // Whoever is the first in the queue, and finds permits taken all the same, waits for nobody there.
         let mut before = place.before.clone().filter(|before| *before != node.name);
@@ -185,17 +175,12 @@ impl ZooKeeperStore {
                 Err(failure) => return Err(failure),
             }
         }
-        self.wait_at_the_head(claim, session, lock, node).await
+        self.wait_at_the_head(bid, node).await
     }
 
-    async fn wait_at_the_head(
-        &self,
-        claim: &Claim,
-        session: &Session,
-        lock: &str,
-        node: &Node,
-    ) -> Result<Grant, Failure> {
-        let Mode::Permits { count, of } = mode(&claim.holding) else { return Err(self.place_lost(claim)) };
+    async fn wait_at_the_head(&self, bid: Bid<'_>, node: &Node) -> Result<Grant, Failure> {
+        let Bid { claim, session, lock } = bid;
+        let Mode::Permits { count, of } = bid.mode() else { return Err(self.place_lost(claim)) };
         loop {
             let (watcher, mut resized) = oneshot::channel();
             let container = session.watch(lock, Watcher::Waiter(watcher)).await?;
@@ -208,11 +193,11 @@ impl ZooKeeperStore {
                 Some(limit) if count <= limit => limit,
                 _ => {
                     let lost = self.place_lost(claim);
-                    remove(session, &format!("{lock}/{}", node.name)).await?;
+                    remove(session, &bid.path(&node.name)).await?;
                     return Err(lost);
                 }
             };
-            let wanted = Wanted { claim, session, lock, node, count, limit, version: container.stat.version };
+            let limit = Limit { of: limit, version: container.stat.version };
             loop {
                 let (watcher, returned) = oneshot::channel();
                 let taken = match session.watch_children(&slots(lock), Watcher::Waiter(watcher)).await {
@@ -223,8 +208,8 @@ impl ZooKeeperStore {
                     }
                     Err(failure) => return Err(failure),
                 };
-                match self.take_slots(&wanted, &taken).await? {
-                    Took::Given(given) => return self.grant(claim, session, given),
+                match self.take_slots(bid, node, limit, &taken).await? {
+                    Took::Given(given) => return self.grant(bid, given),
                     Took::LookAgain => {}
                     Took::TooFew => tokio::select! {
                         _ = returned => {}
@@ -277,14 +262,10 @@ enum Took {
 }
 
 /// Takes a claim of permits out of the queue and gives its permits back, in one step. Answers whether its node was there.
-pub(crate) async fn give_back(
-    session: &Session,
-    lock: &str,
-    known: Leaving<'_>,
-    owner: &Owner,
-) -> Result<bool, Failure> {
-    let path = format!("{lock}/{}", known.node);
-    let taken: Box<[u32]> = match known.slots {
+pub(crate) async fn give_back(leaving: Leaving<'_>, node: &str) -> Result<bool, Failure> {
+    let Leaving { session, lock, owner, .. } = leaving;
+    let path = format!("{lock}/{node}");
+    let taken: Box<[u32]> = match leaving.slots {
         Some(slots) => slots.into(),
         None => match session.ask::<wire::Node>(Request::get(&path, false)).await {
             Ok(node) => Record::read(&node.data).slots,

@@ -100,10 +100,16 @@ impl Place {
         self.node.as_ref().map(|node| format!("{}/{}", self.lock, node.name))
     }
 
-    /// What it leaves the queue as.
-    pub(crate) fn as_leaving(&self) -> Option<Leaving<'_>> {
-        let node = &self.node.as_ref()?.name;
-        Some(Leaving { node, slots: self.given.as_ref().map(|given| &*given.slots) })
+    /// What leaves the queue with it.
+    pub(crate) fn leaving<'a>(&'a self, owner: &'a Owner) -> Leaving<'a> {
+        Leaving {
+            session: &self.session,
+            lock: &self.lock,
+            owner,
+            mode: self.mode,
+            node: self.node.as_ref().map(|node| &*node.name),
+            slots: self.given.as_ref().map(|given| &*given.slots),
+        }
     }
 }
 

@@ -123,51 +123,46 @@ pub(crate) struct Left {
     pub(crate) others: bool,
 }
 
-/// What is known of a claim that leaves.
+/// A claim that leaves the queue, and what is known of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving<'a> {
+    pub(crate) session: &'a Session,
+    /// The container of the lock's nodes.
+    pub(crate) lock: &'a str,
+    pub(crate) owner: &'a Owner,
+    pub(crate) mode: Mode,
     /// Its node's name.
-    pub(crate) node: &'a str,
+    pub(crate) node: Option<&'a str>,
     /// The permits that it holds, where that is certain.
     pub(crate) slots: Option<&'a [u32]>,
 }
 
-/// Takes every node of a claim out of the queue: the one that is known, else whichever bears its owner value. Requests of
-/// one session are served in their order, so a node that is still being made is found.
-pub(crate) async fn leave(
-    layout: &Layout,
-    session: &Session,
-    path: &str,
-    (owner, mode): (&Owner, Mode),
-    known: Option<Leaving<'_>>,
-) -> Result<Left, Failure> {
-    if let Some(known) = known
-        && leave_as(mode, session, path, known, owner).await?
-    {
-        return Ok(Left { was_there: true, others: true });
+impl Leaving<'_> {
+    /// Takes every node of the claim out of the queue: the one that is known, else whichever bears its owner value. Requests of
+    /// one session are served in their order, so a node that is still being made is found.
+    pub(crate) async fn leave(self, layout: &Layout) -> Result<Left, Failure> {
+        if let Some(node) = self.node
+            && self.leave_as(node).await?
+        {
+            return Ok(Left { was_there: true, others: true });
+        }
+        let queue = Queue::read(layout, self.session, self.lock).await?;
+        let (ours, others): (Vec<_>, Vec<_>) =
+            queue.contenders().iter().partition(|contender| contender.owner.as_ref() == Some(self.owner));
+        let mut was_there = false;
+        for contender in ours {
+            let found = Self { mode: contender.mode.unwrap_or(self.mode), slots: None, ..self };
+            was_there |= found.leave_as(&contender.name).await?;
+        }
+        Ok(Left { was_there, others: !others.is_empty() })
     }
-    let queue = Queue::read(layout, session, path).await?;
-    let (ours, others): (Vec<_>, Vec<_>) =
-        queue.contenders().iter().partition(|contender| contender.owner.as_ref() == Some(owner));
-    let mut was_there = false;
-    for contender in ours {
-        let known = Leaving { node: &contender.name, slots: None };
-        was_there |= leave_as(contender.mode.unwrap_or(mode), session, path, known, owner).await?;
-    }
-    Ok(Left { was_there, others: !others.is_empty() })
-}
 
-/// Takes one node of a claim out of the queue. Answers whether it was there.
-pub(crate) async fn leave_as(
-    mode: Mode,
-    session: &Session,
-    lock: &str,
-    known: Leaving<'_>,
-    owner: &Owner,
-) -> Result<bool, Failure> {
-    match mode {
-        Mode::Exclusive | Mode::Shared => remove(session, &format!("{lock}/{}", known.node)).await,
-        Mode::Permits { .. } => permits::give_back(session, lock, known, owner).await,
+    /// Takes one node of the claim out of the queue. Answers whether it was there.
+    pub(crate) async fn leave_as(self, node: &str) -> Result<bool, Failure> {
+        match self.mode {
+            Mode::Exclusive | Mode::Shared => remove(self.session, &format!("{}/{node}", self.lock)).await,
+            Mode::Permits { .. } => permits::give_back(self, node).await,
+        }
     }
 }
 

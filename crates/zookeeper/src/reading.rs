@@ -11,16 +11,16 @@ use crate::{
     places::{Given, Node, Standing},
     queue::remove,
     record::Record,
-    session::Session,
     store::ZooKeeperStore,
+    taking::Bid,
     wire::{Code, Done, Request, Stat, Step},
 };
 
 impl ZooKeeperStore {
     /// What the first in the queue is given when it wants the lock for itself.
-    pub(crate) async fn writer(&self, session: &Session, lock: &str, node: &Node) -> Result<Given, Failure> {
+    pub(crate) async fn writer(&self, bid: Bid<'_>, node: &Node) -> Result<Given, Failure> {
         if node.noted {
-            self.note_writer(session, lock, node, node.created).await?;
+            self.note_writer(bid, node, node.created).await?;
         }
         Ok(Given::of(node.created))
     }
@@ -29,27 +29,24 @@ impl ZooKeeperStore {
     /// the writer which this reader waited for; it is noted where the lock was marked after that one had come.
     pub(crate) async fn readers_fence(
         &self,
-        session: &Session,
-        lock: &str,
+        bid: Bid<'_>,
         node: &Node,
         container: Option<Container>,
         seen: Option<Fence>,
     ) -> Result<Fence, Failure> {
         let container = match container {
             Some(container) => container,
-            None => Container::read(session, lock).await?,
+            None => Container::read(bid.session, bid.lock).await?,
         };
         match seen {
-            Some(seen) if container.notes.fence.is_none() => {
-                self.note_writer(session, lock, node, seen).await.map(|()| seen)
-            }
+            Some(seen) if container.notes.fence.is_none() => self.note_writer(bid, node, seen).await.map(|()| seen),
             _ => container.fence(),
         }
     }
 
     /// Notes a writer's fence for readers to come. No later writer can have been granted while `node` stands in the queue.
-    async fn note_writer(&self, session: &Session, lock: &str, node: &Node, writer: Fence) -> Result<(), Failure> {
-        match notes::write(session, lock, &node.name, &Notes::of_writer(writer)).await? {
+    async fn note_writer(&self, bid: Bid<'_>, node: &Node, writer: Fence) -> Result<(), Failure> {
+        match notes::write(bid.session, bid.lock, &node.name, &Notes::of_writer(writer)).await? {
             Done::All(_) => Ok(()),
             Done::None(code) => Err(Failure::refused(code)),
         }
@@ -57,8 +54,9 @@ impl ZooKeeperStore {
 
     /// Marks a lock as one that readers use, and takes the reader's node out of the queue: one that is made after the mark
     /// knows that every writer behind it notes its fence. Once for each container.
-    pub(crate) async fn mark(&self, session: &Session, lock: &str, node: &Node, seen: &Stat) -> Result<(), Failure> {
-        remove(session, &format!("{lock}/{}", node.name)).await?;
+    pub(crate) async fn mark(&self, bid: Bid<'_>, node: &Node, seen: &Stat) -> Result<(), Failure> {
+        let Bid { session, lock, .. } = bid;
+        remove(session, &bid.path(&node.name)).await?;
         let data = Notes::mark().to_bytes();
         // Whoever was quicker has marked it.
         let step = Step::Write { path: lock, data: &data, version: Some(seen.version) };

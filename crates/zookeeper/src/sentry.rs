@@ -18,7 +18,6 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use crate::{
     layout::Layout,
     places::{Place, Places, Standing},
-    queue,
     session::{End, Watcher},
     sessions::Sessions,
     wire::{Change, Code},
@@ -147,8 +146,7 @@ struct Tasks {
 
 /// Removes what nobody stands behind. What cannot be removed now is tried again for as long as its session lives.
 async fn leave(layout: Layout, places: Arc<Places>, owner: Owner, place: Place) {
-    let left = queue::leave(&layout, &place.session, &place.lock, (&owner, place.mode), place.as_leaving()).await;
-    if let Err(failure) = left
+    if let Err(failure) = place.leaving(&owner).leave(&layout).await
         && !place.session.is_over()
     {
         tracing::debug!(lock = %place.lock, ?failure, "a node could not be removed yet");

@@ -29,7 +29,7 @@ use crate::{
     guard::ZooKeeperGuard,
     layout::{Layout, Recipe},
     places::{Place, Places, Standing},
-    queue::{self, Left},
+    queue::{Leaving, Left},
     sentry::Sentry,
     servers::Servers,
     session::Session,
@@ -163,8 +163,16 @@ impl ZooKeeperStore {
             Some(place) if !place.session.is_over() => place.session.clone(),
             _ => self.any_session().await?,
         };
-        let (owner, known) = ((&holding.owner, mode(holding)), place.and_then(Place::as_leaving));
-        let left = queue::leave(&self.layout, &session, &lock, owner, known).await?;
+        let unknown = Leaving {
+            session: &session,
+            lock: &lock,
+            owner: &holding.owner,
+            mode: mode(holding),
+            node: None,
+            slots: None,
+        };
+        let known = place.map(|place| Leaving { session: &session, ..place.leaving(&holding.owner) });
+        let left = known.unwrap_or(unknown).leave(&self.layout).await?;
         Ok(match left {
             Left { was_there: true, .. } => Release::Released,
             // While its session lives, only the try whose answer was lost can have removed it.

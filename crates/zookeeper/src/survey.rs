@@ -11,7 +11,6 @@ use crate::{
     failure::Failure,
     layout::Contender,
     notes::{self, Container},
-    permits,
     queue::{Leaving, Queue, remove},
     record::Record,
     session::Session,
@@ -120,11 +119,10 @@ impl ZooKeeperStore {
 
 /// Whether a holder was there to be removed.
 async fn evict(session: &Session, lock: &str, holder: &Holder, node: &Contender) -> Result<bool, Failure> {
-    match (holder.mode, &node.owner) {
-        (Mode::Permits { .. }, Some(owner)) => {
-            permits::give_back(session, lock, Leaving { node: &node.name, slots: Some(&holder.slots) }, owner).await
-        }
-        _ => remove(session, &format!("{lock}/{}", node.name)).await,
+    let (mode, slots) = (holder.mode, Some(&*holder.slots));
+    match &node.owner {
+        Some(owner) => Leaving { session, lock, owner, mode, node: None, slots }.leave_as(&node.name).await,
+        None => remove(session, &format!("{lock}/{}", node.name)).await,
     }
 }
 

@@ -13,8 +13,9 @@ use fencepost_core::{
 use crate::{
     failure::Failure,
     notes::{self, Container},
+    permits::Limit,
     places::{Given, Node},
-    queue::{self, Leaving, Queue},
+    queue::{Leaving, Queue},
     record::Record,
     session::Session,
     store::{Particulars, ZooKeeperStore},
@@ -23,6 +24,41 @@ use crate::{
 
 /// How often a claim is begun anew because the container vanished meanwhile: the servers remove empty ones.
 const CONTAINERS_VANISH: usize = 5;
+
+/// A claim on its way: what is asked for, on which session, and at which lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Bid<'a> {
+    pub(crate) claim: &'a Claim,
+    pub(crate) session: &'a Arc<Session>,
+    /// The container of the lock's nodes.
+    pub(crate) lock: &'a str,
+}
+
+impl<'a> Bid<'a> {
+    pub(crate) fn mode(self) -> Mode {
+        mode(&self.claim.holding)
+    }
+
+    /// The whole path of a node in the lock's queue.
+    pub(crate) fn path(self, node: &str) -> String {
+        format!("{}/{node}", self.lock)
+    }
+
+    /// What leaves the queue with one node of the claim.
+    fn leaving(self, node: &'a str, slots: Option<&'a [u32]>) -> Leaving<'a> {
+        let Self { claim, session, lock } = self;
+        Leaving { session, lock, owner: claim.owner(), mode: self.mode(), node: Some(node), slots }
+    }
+}
+
+/// Where a claim's node stands.
+#[derive(Clone, Copy)]
+struct Stand<'a> {
+    queue: &'a Queue,
+    position: usize,
+    /// Of a semaphore.
+    limit: Option<u32>,
+}
 
 /// A claim's node, the queue in which it stands, and what else was read of the lock in the same go.
 struct Arrival {
@@ -41,47 +77,41 @@ enum Turn {
 
 impl ZooKeeperStore {
     pub(crate) async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Failure> {
-        let (session, mode) = (self.session(claim.ttl).await?, mode(&claim.holding));
-        let lock = self.layout.lock(claim.name());
+        let (session, lock) = (self.session(claim.ttl).await?, self.layout.lock(claim.name()));
+        let bid = Bid { claim, session: &session, lock: &lock };
         self.places.until_settled(claim.owner()).await;
-        if let Some((place, attendance)) = self.places.attend(claim.owner())
+        if let Some((place, _attendance)) = self.places.attend(claim.owner())
             && let Some(node) = place.node
             && Arc::ptr_eq(&place.session, &session)
         {
             let queue = Queue::read(&self.layout, &session, &lock).await?;
             if queue.position(&node.name).is_some() {
                 let given = match (place.given, place.mode) {
-                    (None, Mode::Permits { .. }) => self.given_before(&session, &lock, &node).await?,
+                    (None, Mode::Permits { .. }) => self.given_before(bid, &node).await?,
                     (given, _) => given,
                 };
-                let answer = match given {
-                    Some(given) => self.grant(claim, &session, given).map(Claimed::Granted),
-                    None => {
-                        let arrival = Arrival { node, queue, container: None };
-                        self.answer(claim, &session, &lock, arrival, patience).await
-                    }
+                return match given {
+                    Some(given) => self.grant(bid, given).map(Claimed::Granted),
+                    None => self.answer(bid, Arrival { node, queue, container: None }, patience).await,
                 };
-                drop(attendance);
-                return answer;
             }
             self.places.remove(claim.owner());
         }
-        let attendance = self.places.enter(*claim.owner(), &session, &lock, mode);
-        let arrival = self.arrive(claim, &session, &lock, mode).await?;
+        let _attendance = self.places.enter(*claim.owner(), &session, &lock, bid.mode());
+        let arrival = self.arrive(bid).await?;
         self.places.set_node(claim.owner(), arrival.node.clone());
-        let answer = self.answer(claim, &session, &lock, arrival, patience).await;
-        drop(attendance);
-        answer
+        self.answer(bid, arrival, patience).await
     }
 
     /// Makes the claim's node and reads the queue behind it, in one go. The container is made where it is missing.
-    async fn arrive(&self, claim: &Claim, session: &Session, lock: &str, mode: Mode) -> Result<Arrival, Failure> {
-        let name = format!("{lock}/{}", self.layout.node(claim.owner(), mode));
+    async fn arrive(&self, bid: Bid<'_>) -> Result<Arrival, Failure> {
+        let Bid { claim, session, lock } = bid;
+        let name = bid.path(&self.layout.node(claim.owner(), bid.mode()));
         let data = self.particulars(&claim.claimant, session.timeout);
         for _ in 0..CONTAINERS_VANISH {
             let create = Request::create(&name, &data, self.access, Lifetime::EphemeralSequential);
             let both = session.ask_both::<Created, Children>(create, Request::children(lock, false));
-            let (both, container) = match mode {
+            let (both, container) = match bid.mode() {
                 Mode::Shared => {
                     let container = session.ask::<wire::Node>(Request::get(lock, false));
                     // In this order, also where both have to wait for room: notes that were read before the node was there
@@ -104,16 +134,16 @@ impl ZooKeeperStore {
                 Ok(children) => Queue::of(&self.layout, session, lock, children).await?,
                 Err(_) => Queue::read(&self.layout, session, lock).await?,
             };
-            let (node, mut queue) = self.only_one(claim, session, lock, created, queue).await?;
+            let (node, mut queue) = self.only_one(bid, created, queue).await?;
             let container = container.transpose()?.map(|container| Container::of(&container)).transpose()?;
             let unmarked = container.as_ref().filter(|container| !container.notes.readers);
             let Some(unmarked) = unmarked else { return Ok(Arrival { node, queue, container }) };
             // A reader has no business in a semaphore, whose changed limit stands where the mark would.
             if let Some(of) = self.limit(session, lock, &mut queue).await? {
-                self.leave(claim, session, lock, &node).await?;
+                self.leave(bid, &node).await?;
                 return Err(Failure::mismatch(Refusal::SemaphoreInUse { of }));
             }
-            self.mark(session, lock, &node, &unmarked.stat).await?;
+            self.mark(bid, &node, &unmarked.stat).await?;
         }
         Err(Failure::refused(Code::NO_NODE))
     }
@@ -139,21 +169,14 @@ impl ZooKeeperStore {
 
     /// One claim has one node. An earlier try whose answer was lost may have made another, which keeps its place if it is
     /// on this session; one of an earlier session must never be believed, and goes.
-    async fn only_one(
-        &self,
-        claim: &Claim,
-        session: &Session,
-        lock: &str,
-        created: Created,
-        mut queue: Queue,
-    ) -> Result<(Node, Queue), Failure> {
+    async fn only_one(&self, bid: Bid<'_>, created: Created, mut queue: Queue) -> Result<(Node, Queue), Failure> {
+        let Bid { claim, session, .. } = bid;
         let made = created.path.rsplit('/').next().unwrap_or_default();
         let mut ours = (made.to_owned(), created.stat);
         let all = queue.contenders().iter().filter(|c| c.owner.as_ref() == Some(claim.owner()) && c.name != made);
         let others: Vec<_> = all.map(|contender| contender.name.clone()).collect();
         for other in others {
-            let path = format!("{lock}/{other}");
-            let doomed = match session.ask::<Stat>(Request::exists(&path)).await {
+            let doomed = match session.ask::<Stat>(Request::exists(&bid.path(&other))).await {
                 Ok(stat) if stat.session == session.id && stat.created < ours.1.created => {
                     std::mem::replace(&mut ours, (other, stat)).0
                 }
@@ -161,8 +184,7 @@ impl ZooKeeperStore {
                 Err(failure) if failure.is(Code::NO_NODE) => other,
                 Err(failure) => return Err(failure),
             };
-            let leaving = Leaving { node: &doomed, slots: None };
-            queue::leave_as(mode(&claim.holding), session, lock, leaving, claim.owner()).await?;
+            bid.leaving(&doomed, None).leave_as(&doomed).await?;
             queue.forget(&doomed);
         }
         let (name, created, noted) = (ours.0.into(), notes::fence(ours.1.created)?, queue.is_noted());
@@ -170,28 +192,23 @@ impl ZooKeeperStore {
     }
 
     /// What a claim with this node is answered.
-    async fn answer(
-        &self,
-        claim: &Claim,
-        session: &Session,
-        lock: &str,
-        arrival: Arrival,
-        patience: Patience,
-    ) -> Result<Claimed, Failure> {
+    async fn answer(&self, bid: Bid<'_>, arrival: Arrival, patience: Patience) -> Result<Claimed, Failure> {
+        let Bid { claim, session, lock } = bid;
         let Arrival { node, mut queue, container } = arrival;
         loop {
             let limit = self.limit(session, lock, &mut queue).await?;
             let Some(position) = queue.position(&node.name) else { return Err(self.place_lost(claim)) };
-            if let Err(failure) = fits(mode(&claim.holding), &queue, position, limit) {
-                self.leave(claim, session, lock, &node).await?;
+            let stand = Stand { queue: &queue, position, limit };
+            if let Err(failure) = fits(bid.mode(), stand) {
+                self.leave(bid, &node).await?;
                 return Err(failure);
             }
-            let behind = match self.turn_of(claim, session, lock, &node, (&queue, position, limit), &container).await? {
-                Turn::Come(given) => return self.grant(claim, session, given).map(Claimed::Granted),
+            let behind = match self.turn_of(bid, &node, stand, &container).await? {
+                Turn::Come(given) => return self.grant(bid, given).map(Claimed::Granted),
                 Turn::Behind(behind) => behind,
             };
             let first = &queue.contenders()[0].name;
-            let holder = match session.ask::<wire::Node>(Request::get(&format!("{lock}/{first}"), false)).await {
+            let holder = match session.ask::<wire::Node>(Request::get(&bid.path(first), false)).await {
                 Ok(holder) => holder,
                 Err(failure) if failure.is(Code::NO_NODE) => {
                     queue = Queue::read(&self.layout, session, lock).await?;
@@ -199,17 +216,17 @@ impl ZooKeeperStore {
                 }
                 Err(failure) => return Err(failure),
             };
-            if behind == 0 && lets_in(mode(&claim.holding), &holder) {
+            if behind == 0 && lets_in(bid.mode(), &holder) {
                 let seen = notes::fence(holder.stat.created)?;
-                let fence = self.readers_fence(session, lock, &node, container, Some(seen)).await?;
-                return self.grant(claim, session, Given::of(fence)).map(Claimed::Granted);
+                let fence = self.readers_fence(bid, &node, container, Some(seen)).await?;
+                return self.grant(bid, Given::of(fence)).map(Claimed::Granted);
             }
             let queued = patience == Patience::Queue && holder.stat.is_ephemeral();
             if queued {
                 self.places.is_first(lock, first);
                 self.places.set_before(claim.owner(), &queue.contenders()[behind].name);
             } else {
-                self.leave(claim, session, lock, &node).await?;
+                self.leave(bid, &node).await?;
             }
             if !holder.stat.is_ephemeral() {
                 return Err(outlives_everybody(first));
@@ -221,29 +238,23 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Whether the one at this position of the queue may have the lock; what it has of it, then.
+    /// Whether the claim that stands there may have the lock; what it has of it, then.
     async fn turn_of(
         &self,
-        claim: &Claim,
-        session: &Session,
-        lock: &str,
+        bid: Bid<'_>,
         node: &Node,
-        (queue, position, limit): (&Queue, usize, Option<u32>),
+        Stand { queue, position, limit }: Stand<'_>,
         container: &Option<Container>,
     ) -> Result<Turn, Failure> {
-        let mode = mode(&claim.holding);
-        if let Some(behind) = queue.in_the_way(position, mode, limit) {
+        if let Some(behind) = queue.in_the_way(position, bid.mode(), limit) {
             return Ok(Turn::Behind(behind));
         }
-        Ok(match mode {
-            Mode::Exclusive => Turn::Come(self.writer(session, lock, node).await?),
-            Mode::Shared => {
-                let fence = self.readers_fence(session, lock, node, container.clone(), None).await?;
-                Turn::Come(Given::of(fence))
-            }
+        Ok(match bid.mode() {
+            Mode::Exclusive => Turn::Come(self.writer(bid, node).await?),
+            Mode::Shared => Turn::Come(Given::of(self.readers_fence(bid, node, container.clone(), None).await?)),
             Mode::Permits { of, .. } => {
-                let limit = (limit.unwrap_or(of), queue.version());
-                match self.take_permits(claim, session, lock, node, limit).await? {
+                let limit = Limit { of: limit.unwrap_or(of), version: queue.version() };
+                match self.take_permits(bid, node, limit).await? {
                     Some(given) => Turn::Come(given),
                     None => Turn::Behind(position.saturating_sub(1)),
                 }
@@ -252,7 +263,8 @@ impl ZooKeeperStore {
     }
 
     /// It is the turn of the claim. The grant counts from what is proven of its session (T1).
-    pub(crate) fn grant(&self, claim: &Claim, session: &Session, given: Given) -> Result<Grant, Failure> {
+    pub(crate) fn grant(&self, bid: Bid<'_>, given: Given) -> Result<Grant, Failure> {
+        let Bid { claim, session, .. } = bid;
         let state = session.state();
         match self.places.hold(claim.owner(), state.proven, given) {
             Some(Given { fence, slots }) if state.over.is_none() => {
@@ -268,11 +280,10 @@ impl ZooKeeperStore {
         Failure::unreachable("the place in the queue is gone")
     }
 
-    async fn leave(&self, claim: &Claim, session: &Session, lock: &str, node: &Node) -> Result<(), Failure> {
-        if let Some(place) = self.places.leaving(claim.owner()) {
-            let known = Leaving { node: &node.name, slots: Some(&[]) };
-            queue::leave(&self.layout, session, lock, (claim.owner(), place.mode), Some(known)).await?;
-            self.places.remove(claim.owner());
+    async fn leave(&self, bid: Bid<'_>, node: &Node) -> Result<(), Failure> {
+        if self.places.leaving(bid.claim.owner()).is_some() {
+            bid.leaving(&node.name, Some(&[])).leave(&self.layout).await?;
+            self.places.remove(bid.claim.owner());
         }
         Ok(())
     }
@@ -296,7 +307,7 @@ pub(crate) fn mode(holding: &Holding) -> Mode {
 }
 
 /// Whether a claim can be granted at all as the name is in use: as what its first user takes it for.
-fn fits(mode: Mode, queue: &Queue, position: usize, limit: Option<u32>) -> Result<(), Failure> {
+fn fits(mode: Mode, Stand { queue, position, limit }: Stand<'_>) -> Result<(), Failure> {
     let ahead = &queue.contenders()[..position];
     if let Some(unknown) = ahead.iter().find(|contender| contender.mode.is_none()) {
         return Err(Failure::later_version(&format!("the node {}", unknown.name)));

@@ -17,7 +17,7 @@ use crate::{
     queue::Queue,
     session::Watcher,
     store::ZooKeeperStore,
-    taking::{lets_in, outlives_everybody},
+    taking::{Bid, lets_in, outlives_everybody},
     wire::{Change, Code, Request, Stat},
 };
 
@@ -43,12 +43,13 @@ impl ZooKeeperStore {
     pub(crate) async fn wait_for_turn(&self, claim: &Claim) -> Result<Grant, Failure> {
         let Some((place, _attendance)) = self.places.attend(claim.owner()) else { return Err(self.place_lost(claim)) };
         let Some(node) = &place.node else { return Err(self.place_lost(claim)) };
+        let bid = Bid { claim, session: &place.session, lock: &place.lock };
         let mut waiting = Waiting { place: &place, node, before: place.before.clone(), seen: None };
         let mut again = place.given.is_some();
         loop {
             let turn = match place.mode {
-                Mode::Exclusive | Mode::Shared => self.wait_for_one(claim, &mut waiting).await,
-                Mode::Permits { .. } => self.wait_for_permits(claim, &place, node, again).await.map(Some),
+                Mode::Exclusive | Mode::Shared => self.wait_for_one(bid, &mut waiting).await,
+                Mode::Permits { .. } => self.wait_for_permits(bid, &place, node, again).await.map(Some),
             };
             again = true;
             match turn {
@@ -66,19 +67,18 @@ impl ZooKeeperStore {
     }
 
     /// Waits until whoever stands in the way goes. `None` when the queue is to be looked at again.
-    async fn wait_for_one(&self, claim: &Claim, waiting: &mut Waiting<'_>) -> Result<Option<Grant>, Failure> {
-        let Place { session, lock, mode, .. } = waiting.place;
+    async fn wait_for_one(&self, bid: Bid<'_>, waiting: &mut Waiting<'_>) -> Result<Option<Grant>, Failure> {
         let ahead = self.look_ahead(waiting).await?;
-        let given = match (ahead, mode) {
+        let given = match (ahead, bid.mode()) {
             (Ahead::Changed, _) => return Ok(None),
-            (Ahead::LostPlace, _) => return Err(self.place_lost(claim)),
-            (Ahead::Nobody, Mode::Exclusive) => self.writer(session, lock, waiting.node).await?,
+            (Ahead::LostPlace, _) => return Err(self.place_lost(bid.claim)),
+            (Ahead::Nobody, Mode::Exclusive) => self.writer(bid, waiting.node).await?,
             (Ahead::Nobody, _) => {
-                let container = Container::read(session, lock).await?;
-                Given::of(self.readers_fence(session, lock, waiting.node, Some(container), waiting.seen).await?)
+                let container = Container::read(bid.session, bid.lock).await?;
+                Given::of(self.readers_fence(bid, waiting.node, Some(container), waiting.seen).await?)
             }
         };
-        self.grant(claim, session, given).map(Some)
+        self.grant(bid, given).map(Some)
     }
 
     /// Looks who is in the way, unless the claim has found out already, and waits until that one changes. Everybody else may

@@ -98,8 +98,7 @@ async fn a_claim_that_was_refused_refuses_nobody_on_its_way_out() {
     let place = Place::new();
     let (tap, mistaken) = tapped(&place).await;
     let (a, b) = (place.store().await, place.store().await);
-    let (holder, next) =
-        (wanting(Mode::Permits { count: 1, of: 1 }), wanting(Mode::Permits { count: 1, of: 1 }));
+    let (holder, next) = (wanting(Mode::Permits { count: 1, of: 1 }), wanting(Mode::Permits { count: 1, of: 1 }));
     granted(&a, &holder).await;
     tap.hold_replies();
     let wrong = wanting(Mode::Exclusive);

@@ -285,11 +285,14 @@ fn cut_by(verb: &Run, cells: &[(&'static dyn Scenario, Subject)]) -> CutBy {
         Some(How::Namespaces) => Wish::Namespaces,
         Some(How::Relays) => Wish::Relays,
     };
-    if !cells.iter().any(|(scenario, _)| scenario.cuts_the_network()) {
+    let cuts = cells.iter().any(|(scenario, _)| scenario.cuts_the_network());
+    if !cuts && !cells.iter().any(|(scenario, on)| scenario.fills_the_disk(*on)) {
         return CutBy::Relays { why: "no network is cut".to_owned() };
     }
     let chosen = CutBy::choose(wish);
-    say(&chosen.said());
+    if cuts {
+        say(&chosen.said());
+    }
     chosen
 }
 

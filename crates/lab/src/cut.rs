@@ -2,6 +2,8 @@
 
 use fencepost_servers::Namespaces;
 
+use crate::scenario::Stop;
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wish {
@@ -42,6 +44,19 @@ impl CutBy {
             Ok(within) => CutBy::Namespaces(within),
             Err(why) if wish == Wish::Namespaces => CutBy::Nothing { why },
             Err(why) => CutBy::Relays { why: format!("no privileges for network namespaces: {why}") },
+        }
+    }
+
+    /// Where disks of our own can be mounted.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub(crate) fn namespaces(&self) -> Result<Namespaces, Stop> {
+        match self {
+            CutBy::Namespaces(within) => Ok(*within),
+            CutBy::Relays { why } | CutBy::Nothing { why } => Err(Stop::NotInstalled(format!(
+                "a small disk is mounted in namespaces of our own, and there are none: {why}"
+            ))),
         }
     }
 

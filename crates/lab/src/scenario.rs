@@ -24,12 +24,17 @@ pub trait Scenario: Sync {
     }
 
     /// Whether a fault of it needs rights that not everybody has, so that it may be NOT-RUN where everything is installed.
-    fn privileged(&self) -> bool {
+    fn privileged(&self, _on: Subject) -> bool {
         false
     }
 
     /// Whether its danger is a network that is cut: servers and clients are put on hosts of their own then, where the kernel allows it.
     fn cuts_the_network(&self) -> bool {
+        false
+    }
+
+    /// Whether its danger is a disk that is full: the data of this subject are put on a small one of their own then.
+    fn fills_the_disk(&self, _on: Subject) -> bool {
         false
     }
 

@@ -33,6 +33,7 @@ mod redlock_node_forgets;
 mod restart;
 mod restart_without_data;
 mod scenes;
+mod server_clock_goes_back;
 mod server_clock_jumps;
 mod server_frozen;
 mod server_wakes;
@@ -64,6 +65,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &server_wakes::ServerWakes,
     &store_is_full::StoreIsFull,
     &server_clock_jumps::ServerClockJumps,
+    &server_clock_goes_back::ServerClockGoesBack,
     &client_clock_jumps::ClientClockJumps,
     &client_clock_drifts::ClientClockDrifts,
     &restart::Restart,

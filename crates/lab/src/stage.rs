@@ -20,7 +20,7 @@ use crate::{
     recorder::Recorder,
     resource::Resource,
     scenario::{Scenario, Stop},
-    stand::{self, ServerFault, Side, Stand},
+    stand::{self, Ground, ServerFault, Side, Stand},
     subject::Subject,
 };
 
@@ -66,8 +66,9 @@ impl Stage {
         cut_by: &CutBy,
     ) -> Result<Self, Stop> {
         let lan = if scenario.cuts_the_network() { lan(subject, cut_by, &recorder)? } else { None };
-        let within = lan.clone();
-        let store = blocking(move || stand::start(subject.store, within.as_ref())).await?;
+        let small_disk = scenario.fills_the_disk(subject).then(|| cut_by.namespaces()).transpose()?;
+        let ground = Ground { lan: lan.clone(), small_disk };
+        let store = blocking(move || stand::start(subject.store, &ground)).await?;
         let at = if lan.is_some() { HERE } else { Ipv4Addr::LOCALHOST };
         let resource = Resource::start(recorder.clone(), at).await?;
         let (random, proofs) = (fastrand::Rng::with_seed(seed), Mutex::default());

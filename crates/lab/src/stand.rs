@@ -16,7 +16,7 @@ mod zookeeper_ensemble;
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use fencepost::{LockName, Namespace, claim::Forced, clock::BootClock, registry};
-use fencepost_servers::{Lan, Place, Shore, WallClock};
+use fencepost_servers::{Lan, Namespaces, Place, Shore, SmallDisk, WallClock};
 
 use crate::{
     scenario::Stop,
@@ -37,6 +37,8 @@ pub(crate) enum ServerFault {
     RestartEmpty,
     /// Moves its wall clock forward by an hour.
     JumpClock,
+    /// Sets its wall clock back by [`BACK`] seconds.
+    SetClockBack,
     /// Replicas take nothing from their master any more.
     HoldReplication,
     /// The replica that would be promoted takes nothing any more; the others do.
@@ -73,6 +75,7 @@ impl ServerFault {
             ServerFault::Restart => "killed and restarted",
             ServerFault::RestartEmpty => "killed and restarted without data",
             ServerFault::JumpClock => "wall clock + 1 h",
+            ServerFault::SetClockBack => "wall clock - 6 s",
             ServerFault::HoldReplication => "replication held back",
             ServerFault::HoldTheHeir => "replication to one replica held back",
             ServerFault::CancelWaits => "the wait for the standby cancelled",
@@ -88,6 +91,9 @@ impl ServerFault {
         }
     }
 }
+
+/// By how many seconds a server's clock is set back: longer than any lease lives on without that.
+pub(crate) const BACK: i64 = 6;
 
 /// A side of a partition. Both reach the server in the middle, and neither reaches those of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,23 +159,55 @@ fn numbered(kind: &str, logs: impl Iterator<Item = String>) -> Vec<(String, Stri
 ///
 /// # Errors
 /// [`Stop::Missing`] names the package that has to be installed.
-pub(crate) fn start(kind: StoreKind, lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
+pub(crate) fn start(kind: StoreKind, ground: &Ground) -> Result<Arc<dyn Stand>, Stop> {
+    let lan = ground.lan.as_ref();
     match kind {
-        StoreKind::File => file::Directory::start(),
-        StoreKind::Postgres => postgres::Server::of_leases(lan),
+        StoreKind::File => file::Directory::start(ground),
+        StoreKind::Postgres => postgres::Server::of_leases(ground),
         StoreKind::PostgresSession => postgres::Server::of_sessions(),
         StoreKind::PostgresStandby => postgres_standby::Pair::asynchronous(lan),
         StoreKind::PostgresSynchronous => postgres_standby::Pair::synchronous(lan),
         StoreKind::PgBouncer => pgbouncer::Pooled::start(),
         StoreKind::Etcd => etcd::Member::start(lan),
         StoreKind::EtcdCluster => etcd_cluster::Members::start(lan),
-        StoreKind::ZooKeeper => zookeeper::Server::start(lan),
+        StoreKind::ZooKeeper => zookeeper::Server::start(ground),
         StoreKind::ZooKeeperEnsemble => zookeeper_ensemble::Servers::start(lan),
         StoreKind::Redis => redis::Server::start(lan),
         StoreKind::Sentinel => sentinel::Set::start(),
         StoreKind::Cluster => cluster::Cluster::start(),
         StoreKind::Redlock => redlock::Servers::start(),
     }
+}
+
+/// What a store is put on, where that is not the machine itself.
+#[derive(Debug, Default)]
+pub(crate) struct Ground {
+    /// A network whose hosts its servers are.
+    pub(crate) lan: Option<Lan>,
+    /// Where a small disk for its data can be mounted.
+    pub(crate) small_disk: Option<Namespaces>,
+}
+
+impl Ground {
+    /// A disk of so many bytes, where one is wanted.
+    fn disk(&self, bytes: u64) -> Result<Option<Arc<SmallDisk>>, Stop> {
+        let disk = self.small_disk.map(|within| SmallDisk::new(within, bytes)).transpose();
+        Ok(disk.map_err(Stop::NotInstalled)?.map(Arc::new))
+    }
+}
+
+/// Leaves no room on a small disk.
+fn fill(disk: Option<&Arc<SmallDisk>>) -> Result<(), Stop> {
+    on(disk)?.fill().map_err(Stop::NotInstalled)
+}
+
+/// Makes room again.
+fn clear(disk: Option<&Arc<SmallDisk>>) -> Result<(), Stop> {
+    on(disk)?.clear().map_err(Stop::NotInstalled)
+}
+
+fn on(disk: Option<&Arc<SmallDisk>>) -> Result<&Arc<SmallDisk>, Stop> {
+    disk.ok_or_else(|| Stop::NotInstalled("its data are on no small disk".to_owned()))
 }
 
 /// Whether the servers of a store can be put on hosts of their own, on a network that is given to [`start`].
@@ -208,8 +246,8 @@ fn move_away(place: &Place) -> Result<(), Stop> {
     place.host().map_or(Ok(()), |host| host.stand_on(Shore::Far).map_err(Stop::NotInstalled))
 }
 
-/// Why a server on a host has no clock of its own.
-const ON_A_HOST: &str = "on a host of its own a server runs on the machine's clock";
+/// Why a server on a host or a disk of its own has no clock of its own.
+const NO_CLOCK: &str = "on a host or a disk of its own a server runs on the machine's clock";
 
 /// Looks for an executable, so that a missing one is reported and not a failure.
 pub(crate) fn needs(executable: &str, package: &str) -> Result<PathBuf, Stop> {
@@ -243,13 +281,32 @@ fn break_by_force(url: &str, lock: &str) -> Result<(), Stop> {
     })
 }
 
-/// Moves a server's wall clock forward by an hour, if it has one of its own and reads it.
-fn jump(clock: &Result<Arc<WallClock>, String>, server: Option<u32>) -> Result<(), Stop> {
+/// Moves a server's wall clock, if it has one of its own and reads it, and looks whether it tells another time.
+fn jump(
+    clock: &Result<Arc<WallClock>, String>,
+    server: Option<u32>,
+    fault: ServerFault,
+    time: impl Fn() -> Option<i64>,
+) -> Result<(), Stop> {
     let clock = clock.as_ref().map_err(|why| Stop::NotInstalled(why.clone()))?;
     if !server.is_some_and(|pid| clock.governs(pid)) {
         return Err(Stop::NotInstalled("the server does not read the clock that is to jump".into()));
     }
-    clock.stand_apart(3600).map_err(Stop::NotInstalled)
+    let by = if fault == ServerFault::SetClockBack { -BACK } else { 3600 };
+    let before = time();
+    clock.stand_apart(by).map_err(Stop::NotInstalled)?;
+    match (before, time()) {
+        // It told the time a moment ago, by the second and perhaps by the day.
+        (Some(before), Some(after)) if !(by..by + 60).contains(&apart(before, after)) => {
+            Err(Stop::NotInstalled(format!("the server's clock moved by {} s and not by {by} s", apart(before, after))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// By how many seconds one time is later than another, within half a day.
+fn apart(before: i64, after: i64) -> i64 {
+    (after - before + 43_200).rem_euclid(86_400) - 43_200
 }
 
 fn not_possible(fault: ServerFault, on: &str) -> Stop {

@@ -147,7 +147,8 @@ fn answered_by_server(told: &DbError) -> Failure {
         "53300" => unreachable("PostgreSQL has no free connection (max_connections)"),
         "53200" => unreachable(format!("PostgreSQL has no room left: {}", said()))
             .advise("raise max_locks_per_transaction if it says so"),
-        "53100" => unreachable("PostgreSQL's disk is full"),
+        "53100" => unreachable("PostgreSQL's disk is full")
+            .advise("make room on the server's disk; nothing was granted, and nothing that was answered is lost"),
         "57P01" | "57P02" | "57P03" | "57P05" => lost("PostgreSQL is shutting down, starting, or ended the connection"),
         _ if *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED => {
             busy_row("PostgreSQL rolled it back in favour of another transaction")

@@ -143,7 +143,8 @@ impl Failure {
             "NOAUTH" => denied("Redis demands a password").advise("write it into the URL or give `password_file`"),
             "WRONGPASS" => denied("Redis refused the user or the password"),
             "FOREIGNVALUE" | "WRONGTYPE" => Self::foreign(),
-            "OOM" => Self::new(ErrorKind::Unavailable, Applied::No, "Redis has no memory left for a lock"),
+            "OOM" => Self::new(ErrorKind::Unavailable, Applied::No, "Redis has no memory left for a lock")
+                .advise("raise maxmemory, or remove keys that nobody needs"),
             "MISCONF" | "NOREPLICAS" => Self::new(
                 ErrorKind::Unavailable,
                 Applied::No,

@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{etcd::ways::Ways, lan::Place, log, network::Weather, survivors::end_with_us};
+use crate::{etcd::ways::Ways, lan::Place, log, network::Weather, survivors::end_with_us, wall_clock::WallClock};
 
 /// The beginning of the keys that fill it.
 const FILLING: &str = "filling/";
@@ -27,6 +27,8 @@ pub struct EtcdCluster {
     directory: TempDir,
     /// What lies between the members, where it can be disturbed.
     ways: Option<Ways>,
+    /// Where they do not run on the machine's wall clock.
+    clock: Option<Arc<WallClock>>,
 }
 
 #[derive(Debug)]
@@ -75,13 +77,25 @@ impl EtcdCluster {
     /// # Panics
     /// As [`start`](EtcdCluster::start).
     pub fn start_in(places: &[Place], settings: &[&str]) -> Self {
+        Self::start_all(places, settings, None)
+    }
+
+    /// Starts one of a single member on a wall clock of its own.
+    ///
+    /// # Panics
+    /// As [`start`](EtcdCluster::start).
+    pub fn start_on(clock: &Arc<WallClock>, settings: &[&str]) -> Self {
+        Self::start_all(&[Place::default()], settings, Some(clock))
+    }
+
+    fn start_all(places: &[Place], settings: &[&str], clock: Option<&Arc<WallClock>>) -> Self {
         let tls = settings.iter().any(|setting| setting.starts_with("--cert-file"));
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
             let directory = directory();
             let members = (0..).zip(places).map(|(number, place)| member(number, directory.path(), place)).collect();
             let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-            let cluster = Self { members, settings, tls, directory, ways: None };
+            let cluster = Self { members, settings, tls, directory, ways: None, clock: clock.cloned() };
             (0..cluster.members.len()).for_each(|member| cluster.spawn(member));
             if (0..cluster.members.len()).all(|member| cluster.is_healthy_soon(member)) {
                 return cluster;
@@ -101,7 +115,7 @@ impl EtcdCluster {
             let members: Vec<_> = (0..members).map(|number| member(number, directory.path(), &here)).collect();
             let peers: Vec<_> = members.iter().map(|member| member.peer).collect();
             let ways = Some(Ways::to(&peers).await.expect("free ports"));
-            let cluster = Self { members, settings: Vec::new(), tls: false, directory, ways };
+            let cluster = Self { members, settings: Vec::new(), tls: false, directory, ways, clock: None };
             (0..cluster.members.len()).for_each(|member| cluster.spawn(member));
             // The relays go on meanwhile.
             let waited = tokio::task::spawn_blocking(move || {
@@ -233,6 +247,15 @@ impl EtcdCluster {
         line.trim().parse().ok()
     }
 
+    /// The second of the day by a member's wall clock, as it heads its answers; `None` when it does not answer.
+    pub fn second_of_day(&self, member: usize) -> Option<i64> {
+        let text = get(self.members[member].metrics, "/health").ok()?;
+        let date = text.lines().find_map(|line| line.strip_prefix("Date: "))?;
+        let mut parts = date.split(' ').nth(4)?.split(':').map(|part| part.trim().parse::<i64>().ok());
+        let [hours, minutes, seconds] = [parts.next()??, parts.next()??, parts.next()??];
+        Some((hours * 60 + minutes) * 60 + seconds)
+    }
+
     /// Runs `etcdctl` against the running members and answers what it printed.
     ///
     /// # Panics
@@ -347,6 +370,9 @@ impl EtcdCluster {
         let (heartbeat, election) = if self.members.len() == 1 { ("20", "200") } else { ("60", "600") };
         let mut etcd = Command::new("etcd");
         log::keep(&mut etcd, self.directory.path()).expect("a log");
+        if let Some(clock) = &self.clock {
+            clock.govern(&mut etcd);
+        }
         etcd.args(["--name", &member.name, "--data-dir", &member.data().to_string_lossy()])
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &self.peer(number)])

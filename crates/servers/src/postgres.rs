@@ -19,7 +19,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{lan::Place, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, small_disk::SmallDisk, survivors::end_with_us, wall_clock::WallClock};
 
 /// The user and group `nobody` of every Linux: PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65534;
@@ -33,7 +33,9 @@ pub struct PostgresServer {
     address: SocketAddr,
     settings: Vec<String>,
     data: PathBuf,
-    _directory: TempDir,
+    directory: TempDir,
+    /// What the data are on, where that is no ordinary disk.
+    _disk: Option<Arc<SmallDisk>>,
     /// Where it does not run on the machine's wall clock.
     clock: Option<Arc<WallClock>>,
     place: Place,
@@ -79,7 +81,7 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn start_with(settings: &[&str]) -> Self {
-        Self::on_new_data(settings, None, &Place::default(), initialized)
+        Self::on_new_data(settings, None, &Place::default(), None, initialized)
     }
 
     /// Starts one on a wall clock of its own.
@@ -87,7 +89,7 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn start_on(clock: &Arc<WallClock>) -> Self {
-        Self::on_new_data(&[], Some(clock), &Place::default(), initialized)
+        Self::on_new_data(&[], Some(clock), &Place::default(), None, initialized)
     }
 
     /// Starts one on a host of a network that can be cut.
@@ -95,7 +97,7 @@ impl PostgresServer {
     /// # Panics
     /// As [`start`](PostgresServer::start).
     pub fn start_in(place: &Place) -> Self {
-        Self::on_new_data(&[], None, place, |data| {
+        Self::on_new_data(&[], None, place, None, |data| {
             initialized(data);
             if place.host().is_some() {
                 let file = data.join("pg_hba.conf");
@@ -104,6 +106,17 @@ impl PostgresServer {
                 fs::write(&file, format!("{everybody}\n{others}")).expect("the server's data");
             }
         })
+    }
+
+    /// Starts one whose data are on this disk.
+    ///
+    /// # Panics
+    /// As [`start`](PostgresServer::start).
+    pub fn start_on_disk(disk: &Arc<SmallDisk>) -> Self {
+        give_away(disk.path());
+        // What it keeps ready for later is room that others need.
+        let settings = ["min_wal_size=2MB", "max_wal_size=4MB"];
+        Self::on_new_data(&settings, None, &Place::default(), Some(disk), initialized)
     }
 
     /// Starts a standby of this server, which streams from it. `name` is what `synchronous_standby_names` knows it by.
@@ -120,7 +133,7 @@ impl PostgresServer {
     /// As [`start`](PostgresServer::start).
     pub fn standby_in(&self, name: &str, place: &Place) -> Self {
         let (primary, ip) = (self.address, self.address.ip().to_string());
-        let standby = Self::on_new_data(&[], None, place, |data| {
+        let standby = Self::on_new_data(&[], None, place, None, |data| {
             let mut copy = unprivileged("pg_basebackup");
             copy.args(["-h", &ip, "-p", &primary.port().to_string(), "-U", "postgres", "-c", "fast"]);
             run(copy.arg("-D").arg(data).args(["--write-recovery-conf", "--no-sync", "--wal-method=stream"]));
@@ -254,24 +267,36 @@ impl PostgresServer {
         first.flatten().unwrap_or_else(|| panic!("{text}: no value"))
     }
 
-    /// What it wrote to its log.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("data.log")
     }
 
-    fn on_new_data(settings: &[&str], clock: Option<&Arc<WallClock>>, place: &Place, make: impl Fn(&Path)) -> Self {
+    /// What it wrote to its log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    fn on_new_data(
+        settings: &[&str],
+        clock: Option<&Arc<WallClock>>,
+        place: &Place,
+        disk: Option<&Arc<SmallDisk>>,
+        make: impl Fn(&Path),
+    ) -> Self {
         let settings: Vec<String> = SETTINGS.iter().chain(settings).map(|setting| (*setting).to_owned()).collect();
         // Between looking for a free port and binding it another server may take it: try anew then.
         for _ in 0..10 {
             let directory = tempfile::tempdir().expect("a temporary directory");
             give_away(directory.path());
-            let data = directory.path().join("data");
+            let data = disk.map_or(directory.path(), |disk| disk.path()).join("data");
+            let _ = fs::remove_dir_all(&data); // of an earlier try
             make(&data);
             let server = Self {
                 address: place.free_address(),
                 settings: settings.clone(),
                 data,
-                _directory: directory,
+                directory,
+                _disk: disk.cloned(),
                 clock: clock.cloned(),
                 place: place.clone(),
                 process: Mutex::default(),
@@ -287,7 +312,7 @@ impl PostgresServer {
     }
 
     fn try_launch(&self) -> bool {
-        let log = fs::File::create(self.data.with_extension("log")).expect("a log");
+        let log = fs::File::create(self.log_file()).expect("a log");
         let mut postgres = unprivileged("postgres");
         postgres.arg("-D").arg(&self.data).args(["-p", &self.address.port().to_string()]);
         // No socket file: the directory's name may be too long for one.

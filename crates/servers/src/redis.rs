@@ -269,6 +269,15 @@ impl RedisServer {
         }
     }
 
+    /// The time by its wall clock, in seconds; `None` when it does not answer.
+    pub fn seconds(&self) -> Option<i64> {
+        let Ok(Reply::List(parts)) = self.try_command(&["TIME"]) else { return None };
+        match parts.first()? {
+            Reply::Text(seconds) => seconds.parse().ok(),
+            _ => None,
+        }
+    }
+
     /// Sends commands one after another on one connection, and answers as many replies.
     ///
     /// # Errors

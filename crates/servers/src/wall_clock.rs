@@ -60,7 +60,7 @@ impl WallClock {
         self.offset.as_file().write_all_at(&nanos.to_ne_bytes(), at).map_err(|error| error.to_string())
     }
 
-    /// Whether this process reads the time from it: one that calls the kernel without the C library does not.
+    /// Whether this process reads the time from it: one that is linked statically does not.
     pub fn governs(&self, pid: u32) -> bool {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.contains(&*self.offset.path().to_string_lossy())
@@ -103,7 +103,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{RedisServer, Reply};
+    use crate::{EtcdCluster, RedisServer, Reply};
 
     #[test]
     fn a_server_on_a_clock_of_its_own_jumps_with_it() {
@@ -122,5 +122,21 @@ mod tests {
         assert!((3600..3700).contains(&jumped), "{jumped} s");
         assert!(clock.governs(server.pid().expect("it runs")));
         assert!(!clock.governs(std::process::id()));
+    }
+
+    /// It asks neither the C library nor the kernel, but what the kernel said was its vDSO.
+    #[test]
+    fn a_server_in_go_jumps_with_it_too() {
+        let clock = Arc::new(WallClock::new().expect("a C compiler"));
+        let server = EtcdCluster::start_on(&clock, &[]);
+        if !clock.governs(server.pid(0).expect("it runs")) {
+            return eprintln!("SKIPPED: this etcd is linked statically, and loads no library");
+        }
+        let second = || server.second_of_day(0).expect("it answers");
+        let before = second();
+        clock.stand_apart(3600).expect("it jumps");
+        let jumped = (second() - before).rem_euclid(86_400);
+        assert!((3600..3700).contains(&jumped), "{jumped} s");
+        server.etcdctl(&["put", "it", "serves"]);
     }
 }

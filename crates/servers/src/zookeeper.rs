@@ -21,7 +21,7 @@ pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
-use crate::{lan::Place, log, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, log, small_disk::SmallDisk, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -55,6 +55,8 @@ pub struct ZooKeeperServer {
     /// Where it does not run on the machine's wall clock.
     clock: Option<Arc<WallClock>>,
     place: Place,
+    /// What its data are on, where that is no ordinary disk.
+    disk: Option<Arc<SmallDisk>>,
     process: Mutex<Option<Child>>,
 }
 
@@ -89,6 +91,17 @@ impl ZooKeeperServer {
     /// As [`start`](ZooKeeperServer::start).
     pub fn start_in(place: &Place) -> Self {
         Self::start_all(&[], None, place)
+    }
+
+    /// Starts one that stands alone, whose data are on this disk.
+    ///
+    /// # Panics
+    /// As [`start`](ZooKeeperServer::start).
+    pub fn start_on_disk(disk: &Arc<SmallDisk>) -> Self {
+        // The last line with a name counts.
+        let mut server = Self::start_all(&[format!("dataDir={}", disk.path().display())], None, &Place::default());
+        server.disk = Some(disk.clone());
+        server
     }
 
     fn start_all(lines: &[String], clock: Option<&Arc<WallClock>>, place: &Place) -> Self {
@@ -136,7 +149,7 @@ impl ZooKeeperServer {
             let _ = writeln!(config, "{line}");
         }
         std::fs::write(directory.path().join("zoo.cfg"), config).expect("a file");
-        Self { address, directory, clock: None, place: place.clone(), process: Mutex::default() }
+        Self { address, directory, clock: None, place: place.clone(), disk: None, process: Mutex::default() }
     }
 
     /// Where it listens to clients.

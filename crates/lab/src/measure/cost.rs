@@ -13,7 +13,7 @@ use super::{
 use crate::{
     scenario::Stop,
     stage::{PATIENCE, blocking, pause},
-    stand::{self, ServerFault},
+    stand::{self, Ground, ServerFault},
     subject::StoreKind,
 };
 
@@ -100,7 +100,7 @@ fn row(store: StoreKind, alone: Latency, handed: Latency, outages: &[Outage]) ->
 
 /// Of taking and giving back alone, and of a hand-over with eight waiting.
 async fn times(store: StoreKind) -> Result<[Latency; 2], Stop> {
-    let stand = blocking(move || stand::start(store, None)).await?;
+    let stand = blocking(move || stand::start(store, &Ground::default())).await?;
     let plan = fencepost_bench::Plan {
         total: MEASURED_FOR,
         only: vec![Work::Alone, Work::HandOver],
@@ -125,7 +125,7 @@ struct Outage {
 
 /// One client takes a new lock and gives it back, again and again, until it has one after the leader was killed.
 async fn outage(store: StoreKind) -> Result<Outage, Stop> {
-    let stand = blocking(move || stand::start(store, None)).await?;
+    let stand = blocking(move || stand::start(store, &Ground::default())).await?;
     let locks = Locks::open(&stand.url()).await.map_err(failed)?.for_efficiency();
     let held = taken(&locks, "held").await?;
     let crash = tokio::spawn({

@@ -42,7 +42,7 @@ impl Scenario for LeadersDiskIsSlow {
         }
     }
 
-    fn privileged(&self) -> bool {
+    fn privileged(&self, _on: Subject) -> bool {
         true
     }
 

@@ -24,21 +24,27 @@ impl Scenario for StoreIsFull {
             why: "A full store answers reads and refuses writes. A grant must not be half made, and what is refused is no grant and no renewal.",
             steps: &[
                 "A takes the lock and reads",
-                "the store is full: etcd's quota is used up, Redis has no memory left",
+                "the store is full: etcd's quota is used up, Redis has no memory left, the disk of the others takes not one byte more",
                 "B tries to get the lock, and gets an error",
                 "A looks at its lease after longer than a TTL, writes if it still believes, and gives back",
                 "there is room again: C takes the lock, reads and writes",
             ],
-            source: "the etcd documentation of space quotas; the Redis documentation of maxmemory",
+            source: "the etcd documentation of space quotas; the Redis documentation of maxmemory; the PostgreSQL documentation of disk full failures",
         }
     }
 
     fn expects(&self, subject: Subject) -> Option<Expected> {
         match (subject.store, subject.client) {
-            (StoreKind::Redis | StoreKind::Etcd, Client::Library) => expect(
+            (StoreKind::Redis | StoreKind::Etcd | StoreKind::Postgres, Client::Library) => expect(
                 Verdict::Ok,
                 "who wants it is told that the store is full, and whoever holds can renew or is told in time",
             ),
+            (StoreKind::File, Client::Library) => {
+                expect(Verdict::Ok, "who wants it is told that the disk is full; what holds was written before")
+            }
+            (StoreKind::ZooKeeper, Client::Library) => {
+                expect(Verdict::Ok, "it ends itself when it cannot write, and whoever holds is told in time")
+            }
             _ => None,
         }
     }
@@ -46,6 +52,14 @@ impl Scenario for StoreIsFull {
     /// Nobody can have it while the store is full.
     fn idle_limit(&self) -> Duration {
         TTL * 8
+    }
+
+    fn fills_the_disk(&self, on: Subject) -> bool {
+        matches!(on.store, StoreKind::File | StoreKind::Postgres | StoreKind::ZooKeeper)
+    }
+
+    fn privileged(&self, on: Subject) -> bool {
+        self.fills_the_disk(on)
     }
 
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {

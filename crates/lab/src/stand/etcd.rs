@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use fencepost_servers::{EtcdCluster, Lan};
+use fencepost_servers::{EtcdCluster, Lan, WallClock};
 use rustix::process::Signal;
 
-use super::{ServerFault, Stand, needs, not_possible, place};
+use super::{NO_CLOCK, ServerFault, Stand, jump, needs, not_possible, place};
 use crate::{fault::signal, scenario::Stop};
 
 /// Small, so that it is soon full.
@@ -18,6 +18,8 @@ const QUOTA: &str = "--quota-backend-bytes=4194304";
 #[derive(Debug)]
 pub(super) struct Member {
     cluster: EtcdCluster,
+    /// Why it has none of its own, where that is so.
+    clock: Result<Arc<WallClock>, String>,
     snapshot: OnceLock<PathBuf>,
 }
 
@@ -25,7 +27,15 @@ impl Member {
     pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
         needs("etcd", "etcd-server")?;
         needs("etcdctl", "etcd-client")?;
-        Ok(Arc::new(Self { cluster: EtcdCluster::start_in(&[place(lan)?], &[QUOTA]), snapshot: OnceLock::new() }))
+        let clock = match lan {
+            Some(_) => Err(NO_CLOCK.to_owned()),
+            None => WallClock::new().map(Arc::new),
+        };
+        let cluster = match &clock {
+            Ok(clock) => EtcdCluster::start_on(clock, &[QUOTA]),
+            Err(_) => EtcdCluster::start_in(&[place(lan)?], &[QUOTA]),
+        };
+        Ok(Arc::new(Self { cluster, clock, snapshot: OnceLock::new() }))
     }
 }
 
@@ -55,6 +65,9 @@ impl Stand for Member {
                 self.cluster.launch(0);
                 self.cluster.wait_for(0);
                 Ok(())
+            }
+            ServerFault::JumpClock | ServerFault::SetClockBack => {
+                jump(&self.clock, self.cluster.pid(0), fault, || self.cluster.second_of_day(0))
             }
             ServerFault::Fill => self.cluster.fill().map_err(Stop::NotInstalled),
             ServerFault::Clear => {

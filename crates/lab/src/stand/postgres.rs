@@ -4,10 +4,13 @@ use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use fencepost_core::url::StoreUrl;
 use fencepost_postgres::PostgresConfig;
-use fencepost_servers::{Lan, PostgresServer, WallClock};
+use fencepost_servers::{PostgresServer, SmallDisk, WallClock};
 
-use super::{ON_A_HOST, ServerFault, Stand, break_by_force, jump, not_possible, place};
+use super::{Ground, NO_CLOCK, ServerFault, Stand, break_by_force, clear, fill, jump, not_possible, place};
 use crate::scenario::Stop;
+
+/// Room for a new cluster, and for what is written while it is small.
+const SMALL: u64 = 96 << 20;
 
 pub(super) const DATABASE: &str = "postgres";
 
@@ -16,17 +19,23 @@ pub(super) struct Server {
     server: PostgresServer,
     /// Why it has none of its own, where that is so.
     clock: Result<Arc<WallClock>, String>,
+    /// What its data are on, where that is no ordinary disk.
+    disk: Option<Arc<SmallDisk>>,
     /// What the URL says besides.
     options: &'static str,
 }
 
 impl Server {
     /// For locks that live as long as they are renewed.
-    pub(super) fn of_leases(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
-        if lan.is_some() {
-            let (place, clock) = (place(lan)?, Err(ON_A_HOST.to_owned()));
-            let server = migrated(|| PostgresServer::start_in(&place))?;
-            return Ok(Arc::new(Self { server, clock, options: "" }));
+    pub(super) fn of_leases(ground: &Ground) -> Result<Arc<dyn Stand>, Stop> {
+        let elsewhere = |server, disk| Self { server, disk, clock: Err(NO_CLOCK.to_owned()), options: "" };
+        if let Some(disk) = ground.disk(SMALL)? {
+            let server = migrated(|| PostgresServer::start_on_disk(&disk))?;
+            return Ok(Arc::new(elsewhere(server, Some(disk))));
+        }
+        if let Some(lan) = &ground.lan {
+            let place = place(Some(lan))?;
+            return Ok(Arc::new(elsewhere(migrated(|| PostgresServer::start_in(&place))?, None)));
         }
         Self::start("")
     }
@@ -39,7 +48,7 @@ impl Server {
     fn start(options: &'static str) -> Result<Arc<dyn Stand>, Stop> {
         let clock = WallClock::new().map(Arc::new);
         let server = migrated(|| clock.as_ref().map_or_else(|_| PostgresServer::start(), PostgresServer::start_on))?;
-        Ok(Arc::new(Self { server, clock, options }))
+        Ok(Arc::new(Self { server, clock, disk: None, options }))
     }
 }
 
@@ -81,7 +90,19 @@ impl Stand for Server {
                 self.server.launch();
                 Ok(())
             }
-            ServerFault::JumpClock => jump(&self.clock, self.server.pid()),
+            ServerFault::JumpClock | ServerFault::SetClockBack => {
+                let now = "SELECT extract(epoch FROM clock_timestamp())::bigint";
+                jump(&self.clock, self.server.pid(), fault, || self.server.value(DATABASE, now).parse().ok())
+            }
+            ServerFault::Fill => {
+                fill(self.disk.as_ref())?;
+                let more = "CREATE TABLE filling AS SELECT repeat('x', 1000) FROM generate_series(1, 100)";
+                match self.server.try_sql(DATABASE, more) {
+                    Err(why) if why.contains("No space left on device") => Ok(()),
+                    other => Err(Stop::NotInstalled(format!("the server was to take no more, and said {other:?}"))),
+                }
+            }
+            ServerFault::Clear => clear(self.disk.as_ref()),
             ServerFault::Break(lock) => break_by_force(&self.url(), lock),
             other => Err(not_possible(other, "a PostgreSQL server")),
         }

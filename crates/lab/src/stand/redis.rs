@@ -8,7 +8,7 @@ use std::{
 use fencepost_servers::{Lan, RedisServer, Reply, WallClock};
 use tempfile::TempDir;
 
-use super::{ON_A_HOST, ServerFault, Stand, jump, needs, not_possible, place};
+use super::{NO_CLOCK, ServerFault, Stand, jump, needs, not_possible, place};
 use crate::{fault::signal, scenario::Stop};
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Server {
     pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
         needs("redis-server", "redis-server")?;
         if lan.is_some() {
-            let (server, clock) = (RedisServer::start_in(&place(lan)?), Err(ON_A_HOST.to_owned()));
+            let (server, clock) = (RedisServer::start_in(&place(lan)?), Err(NO_CLOCK.to_owned()));
             return Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }));
         }
         let clock = WallClock::new().map(Arc::new);
@@ -89,7 +89,9 @@ impl Stand for Server {
             }
             ServerFault::Fill => self.limit_memory("1"),
             ServerFault::Clear => self.limit_memory("0"),
-            ServerFault::JumpClock => jump(&self.clock, pid),
+            ServerFault::JumpClock | ServerFault::SetClockBack => {
+                jump(&self.clock, pid, fault, || self.server.seconds())
+            }
             other => Err(not_possible(other, "a Redis server")),
         }
     }

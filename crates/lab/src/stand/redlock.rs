@@ -8,7 +8,7 @@ use std::{
 
 use fencepost_servers::{RedisServer, WallClock};
 
-use super::{ServerFault, Side, Stand, needs, not_possible, numbered};
+use super::{ServerFault, Side, Stand, jump, needs, not_possible, numbered};
 use crate::scenario::Stop;
 
 /// The one that both sides of a partition reach.
@@ -81,7 +81,10 @@ impl Stand for Servers {
                 self.servers[0].kill();
                 Ok(())
             }
-            ServerFault::JumpClock => self.clock.stand_apart(3600).map_err(Stop::NotInstalled),
+            ServerFault::JumpClock => {
+                let middle = &self.servers[MIDDLE];
+                jump(&Ok(self.clock.clone()), middle.pid(), fault, || middle.seconds())
+            }
             other => Err(not_possible(other, "the servers of a Redlock")),
         }
     }

@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
-use fencepost_servers::{Lan, WallClock, ZooKeeperServer};
+use fencepost_servers::{SmallDisk, WallClock, ZooKeeperServer};
 
-use super::{ON_A_HOST, ServerFault, Stand, jump, needs, not_possible, place};
+use super::{Ground, NO_CLOCK, ServerFault, Stand, clear, fill, jump, needs, not_possible, place};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -12,18 +12,38 @@ pub(super) struct Server {
     server: ZooKeeperServer,
     /// Why it has none of its own, where that is so.
     clock: Result<Arc<WallClock>, String>,
+    /// What its data are on, where that is no ordinary disk.
+    disk: Option<Arc<SmallDisk>>,
 }
 
+/// Room for a snapshot and a few logs.
+const SMALL: u64 = 4 << 20;
+
 impl Server {
-    pub(super) fn start(lan: Option<&Lan>) -> Result<Arc<dyn Stand>, Stop> {
+    pub(super) fn start(ground: &Ground) -> Result<Arc<dyn Stand>, Stop> {
         is_installed()?;
-        if lan.is_some() {
-            let (server, clock) = (ZooKeeperServer::start_in(&place(lan)?), Err(ON_A_HOST.to_owned()));
-            return Ok(Arc::new(Self { server, clock }));
+        let elsewhere = |server, disk| Self { server, disk, clock: Err(NO_CLOCK.to_owned()) };
+        if let Some(disk) = ground.disk(SMALL)? {
+            return Ok(Arc::new(elsewhere(ZooKeeperServer::start_on_disk(&disk), Some(disk))));
+        }
+        if let Some(lan) = &ground.lan {
+            return Ok(Arc::new(elsewhere(ZooKeeperServer::start_in(&place(Some(lan))?), None)));
         }
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| ZooKeeperServer::start(), ZooKeeperServer::start_on);
-        Ok(Arc::new(Self { server, clock }))
+        Ok(Arc::new(Self { server, clock, disk: None }))
+    }
+}
+
+impl Server {
+    /// Writes until the room is used up that the server has put by for its log.
+    fn use_up_the_log(&self) -> Result<(), Stop> {
+        let admin = self.server.admin();
+        admin.create("/filling", b"").map_err(|refused| Stop::NotInstalled(format!("{refused:?}")))?;
+        match (0..500).all(|_| admin.takes("/filling", 10_000)) {
+            true => Err(Stop::NotInstalled("it takes 5 MB and is not full".to_owned())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -60,7 +80,20 @@ impl Stand for Server {
                 self.server.kill();
                 self.server.launch();
             }
-            ServerFault::JumpClock => return jump(&self.clock, self.server.pid()),
+            ServerFault::Fill => {
+                fill(self.disk.as_ref())?;
+                return self.use_up_the_log();
+            }
+            // It has ended itself.
+            ServerFault::Clear => {
+                clear(self.disk.as_ref())?;
+                self.server.kill();
+                self.server.launch();
+            }
+            // It tells nobody the time.
+            ServerFault::JumpClock | ServerFault::SetClockBack => {
+                return jump(&self.clock, self.server.pid(), fault, || None);
+            }
             other => return Err(not_possible(other, "a ZooKeeper server")),
         }
         Ok(())

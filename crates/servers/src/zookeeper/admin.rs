@@ -84,6 +84,15 @@ impl Admin {
         self.ask(1, 1, &request).map(drop)
     }
 
+    /// Whether the server takes so many bytes into a node, and lives to say so.
+    pub fn takes(&self, path: &str, bytes: usize) -> bool {
+        let mut request = Vec::new();
+        push(&mut request, path.as_bytes());
+        push(&mut request, &vec![0; bytes]);
+        request.extend((-1_i32).to_be_bytes()); // whatever its version is
+        matches!(self.try_ask(1, 5, &request), Ok(Ok(_)))
+    }
+
     /// Removes a node.
     ///
     /// # Errors
@@ -152,12 +161,16 @@ impl Admin {
     }
 
     fn ask(&self, xid: i32, operation: i32, body: &[u8]) -> Result<Body, Refused> {
+        self.try_ask(xid, operation, body).expect("ZooKeeper answers")
+    }
+
+    fn try_ask(&self, xid: i32, operation: i32, body: &[u8]) -> io::Result<Result<Body, Refused>> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let request = [&xid.to_be_bytes()[..], &operation.to_be_bytes(), body].concat();
-        send(&mut stream, &request).expect("ZooKeeper reads");
-        let mut reply = Body(receive(&mut stream).expect("ZooKeeper answers"), 0);
+        send(&mut stream, &request)?;
+        let mut reply = Body(receive(&mut stream)?, 0);
         let (_xid, _transaction, code) = (reply.int(), reply.long(), reply.int());
-        if code == 0 { Ok(reply) } else { Err(Refused(code)) }
+        Ok(if code == 0 { Ok(reply) } else { Err(Refused(code)) })
     }
 }
 

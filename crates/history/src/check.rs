@@ -12,7 +12,8 @@ mod stale;
 use crate::{
     finding::{Finding, Findings, Kind, Measures},
     history::{History, Name},
-    holds::{Hold, Timeline},
+    holds::Hold,
+    timeline::Timeline,
 };
 
 /// What is borne, and what is not.

@@ -172,6 +172,8 @@ pub enum Verb {
     Acquire,
     /// More time.
     Renew,
+    /// To let readers in beside it: a writer that becomes a reader, with no moment in between in which another could write.
+    Downgrade,
     /// To take it back.
     Release,
     /// Whether it is still held.
@@ -184,7 +186,7 @@ pub enum Verb {
 pub enum Answer {
     /// The lock is held from now on.
     Granted,
-    /// Still held.
+    /// Still held; after a downgrade, as a reader's.
     Renewed,
     /// It was held and is free, or handed on, now.
     Released,

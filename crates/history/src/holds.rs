@@ -1,8 +1,8 @@
-//! From events to holds: what each client believed, and what the store had promised.
+//! Holds and what was done under them: what each client believed, and what the store had promised.
 
 use crate::{
-    event::{Answer, Holding, Verb, What},
-    history::{History, Name},
+    event::{Answer, Holding, Verb},
+    history::Name,
 };
 
 /// Later than every time.
@@ -17,8 +17,10 @@ pub struct Hold {
     pub grant: Name,
     /// The client.
     pub by: Name,
-    /// How it is held.
+    /// How it was granted.
     pub holding: Holding,
+    /// Since when a writer asks to be a reader from there on: it holds as a reader at least.
+    pub reader_since: Option<u64>,
     /// Which permits it has, where that was told.
     pub slots: Option<Box<[u32]>>,
     /// The line with the answer that granted it.
@@ -39,22 +41,53 @@ pub struct Hold {
     /// The client believes until this.
     pub believed_until: u64,
     /// The client believes no more, whatever answers still come.
-    closed: bool,
+    pub(crate) closed: bool,
 }
 
-impl Hold {
-    /// Whether the two may not be held at once, whatever else is. Of permits the slots and their number decide.
-    pub(crate) fn excludes(&self, other: &Hold) -> bool {
-        match (self.holding, other.holding) {
-            (Holding::Shared, Holding::Shared) => false,
-            (Holding::Permits { .. }, Holding::Permits { .. }) => self.shares_a_slot_with(other),
+/// How something is held, as far as that decides who may be beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner<'a> {
+    Alone,
+    Shared,
+    /// With these permits, where that was told. Their number is looked at elsewhere.
+    Permits(&'a [u32]),
+}
+
+impl Manner<'_> {
+    /// Whether the two may not be held at once.
+    pub(crate) fn excludes(self, other: Manner<'_>) -> bool {
+        match (self, other) {
+            (Manner::Shared, Manner::Shared) => false,
+            (Manner::Permits(one), Manner::Permits(two)) => one.iter().any(|slot| two.contains(slot)),
             _ => true,
         }
     }
+}
 
-    fn shares_a_slot_with(&self, other: &Hold) -> bool {
-        let (Some(one), Some(two)) = (&self.slots, &other.slots) else { return false };
-        one.iter().any(|slot| two.contains(slot))
+impl Hold {
+    /// How it was granted.
+    pub(crate) fn manner(&self) -> Manner<'_> {
+        match self.holding {
+            Holding::Alone => Manner::Alone,
+            Holding::Shared => Manner::Shared,
+            Holding::Permits { .. } => Manner::Permits(self.slots.as_deref().unwrap_or_default()),
+        }
+    }
+
+    /// How it was held at an instant after its grant, at the least.
+    pub(crate) fn manner_at(&self, at: u64) -> Manner<'_> {
+        if self.reader_since.is_some_and(|since| since <= at) { Manner::Shared } else { self.manner() }
+    }
+
+    /// How an operation is done. What a reader writes had been the writer's: it keeps readers out who came meanwhile.
+    pub(crate) fn manner_of(&self, operation: &Operation) -> Manner<'_> {
+        if operation.change.is_some() { self.manner() } else { self.manner_at(operation.at) }
+    }
+
+    /// How long it is held in each manner, if it is held until `end`: a writer that becomes a reader is one until its end.
+    pub(crate) fn stretches(&self, end: u64) -> impl Iterator<Item = (Manner<'_>, u64)> {
+        let granted = (self.manner(), self.reader_since.map_or(end, |since| since.min(end)));
+        std::iter::once(granted).chain(self.reader_since.map(|_| (Manner::Shared, end)))
     }
 
     /// Until when the store surely holds it, if it may expire early by `tolerance`. A release is not early.
@@ -125,246 +158,4 @@ pub(crate) struct Sighting {
     pub(crate) asked: u64,
     pub(crate) at: u64,
     pub(crate) line: u32,
-}
-
-/// A history as holds and attempts.
-#[derive(Clone, Debug, Default)]
-pub struct Timeline {
-    /// In the order in which they were granted.
-    pub holds: Vec<Hold>,
-    /// In the order in which they ended.
-    pub attempts: Vec<Attempt>,
-    pub(crate) asked: Vec<Asked>,
-    pub(crate) operations: Vec<Operation>,
-    pub(crate) sightings: Vec<Sighting>,
-    /// The holds that a death ended, and when.
-    pub(crate) deaths: Vec<(usize, u64)>,
-    pub(crate) unknown: u64,
-    pub(crate) orphans: u64,
-    /// The time of the last event.
-    pub(crate) end: u64,
-    /// For each name, the place of the hold whose grant it is.
-    hold_of: Vec<u32>,
-}
-
-/// A question without an answer yet.
-#[derive(Clone, Copy)]
-struct Open {
-    verb: Verb,
-    lock: Name,
-    grant: Name,
-    holding: Holding,
-    at: u64,
-    line: u32,
-}
-
-const NO_HOLD: u32 = u32::MAX;
-
-impl Timeline {
-    /// Reads a history.
-    pub fn of(history: &History) -> Self {
-        let names = history.names();
-        let mut timeline = Self { hold_of: vec![NO_HOLD; names], ..Self::default() };
-        let mut open: Vec<Option<Open>> = vec![None; names];
-        let mut holds_by: Vec<Vec<usize>> = vec![Vec::new(); names];
-        // Four events for each hold is the least; what is not needed is never touched.
-        let holds = history.events().len() / 4;
-        timeline.holds.reserve(holds);
-        timeline.attempts.reserve(holds);
-        timeline.asked.reserve(holds);
-        timeline.end = history.events().last().map_or(0, |last| last.event.at);
-        for recorded in history.events() {
-            let (event, line) = (&recorded.event, recorded.line);
-            let (at, by) = (event.at, event.by);
-            match &event.what {
-                &What::Invoke { verb, lock, grant, holding } => {
-                    // One who asks anew without an answer has given the first question up.
-                    if let Some(before) = open[by.index()].replace(Open { verb, lock, grant, holding, at, line }) {
-                        timeline.unanswered(by, before, at);
-                    }
-                    if verb == Verb::Release {
-                        timeline.release_begun(grant, at);
-                    }
-                }
-                &What::Ok { answer, fence, ttl, from, until, ref slots } => match open[by.index()].take() {
-                    Some(question) => {
-                        let from = from.unwrap_or(question.at);
-                        let reply = Reply { at, line, answer, fence, ttl, from, until, slots };
-                        timeline.answered(by, question, reply, &mut holds_by);
-                    }
-                    None => timeline.orphans += 1,
-                },
-                &What::Fail { why } => match open[by.index()].take() {
-                    Some(question) if question.verb == Verb::Acquire => {
-                        let busy = history.text(why) == "busy";
-                        let outcome = if busy { Outcome::Busy } else { Outcome::Failed };
-                        timeline.attempt(by, question, at, line, outcome);
-                    }
-                    Some(_) => {}
-                    None => timeline.orphans += 1,
-                },
-                What::Unknown { .. } => match open[by.index()].take() {
-                    Some(question) => timeline.unanswered(by, question, at),
-                    None => timeline.orphans += 1,
-                },
-                &What::Lost { grant, .. } => timeline.lost(grant, at),
-                What::Died => {
-                    if let Some(question) = open[by.index()].take() {
-                        timeline.unanswered(by, question, at);
-                    }
-                    timeline.died(at, &mut holds_by[by.index()]);
-                }
-                &What::Freed { grant, .. } => {
-                    if let Some(hold) = timeline.hold_mut(grant) {
-                        hold.sure_until = hold.sure_until.min(at);
-                    }
-                }
-                &What::Sighting { lock, grant, asked } => {
-                    timeline.sightings.push(Sighting { lock, grant, asked, at, line });
-                }
-                &What::Read { grant, fence, taken, .. } => {
-                    timeline.operations.push(Operation { at, line, resource: by, grant, fence, taken, change: None });
-                }
-                &What::Write { grant, fence, basis, version, taken } => {
-                    let change = Some((basis, version));
-                    timeline.operations.push(Operation { at, line, resource: by, grant, fence, taken, change });
-                }
-                What::Fault { .. } | What::Clock { .. } | What::Note { .. } => {}
-            }
-        }
-        let end = timeline.end;
-        for (by, question) in (0..).map(Name).zip(open) {
-            if let Some(question) = question {
-                timeline.unanswered(by, question, end);
-            }
-        }
-        timeline
-    }
-
-    /// The hold of a grant, if it was ever granted.
-    pub(crate) fn hold_of(&self, grant: Name) -> Option<usize> {
-        self.hold_of.get(grant.index()).filter(|place| **place != NO_HOLD).map(|place| *place as usize)
-    }
-
-    fn hold_mut(&mut self, grant: Name) -> Option<&mut Hold> {
-        let place = self.hold_of(grant)?;
-        self.holds.get_mut(place)
-    }
-
-    fn answered(&mut self, by: Name, question: Open, reply: Reply<'_>, holds_by: &mut [Vec<usize>]) {
-        let Open { verb, grant, at: asked, .. } = question;
-        match (verb, reply.answer) {
-            (Verb::Acquire, Answer::Granted) => {
-                let place = match self.hold_of(grant) {
-                    Some(place) => {
-                        self.extend(grant, reply);
-                        place
-                    }
-                    None => self.begin(by, question, reply, holds_by),
-                };
-                self.attempt(by, question, reply.at, reply.line, Outcome::Granted(place));
-            }
-            (Verb::Acquire, _) => self.attempt(by, question, reply.at, reply.line, Outcome::Failed),
-            (Verb::Renew, Answer::Renewed) => self.extend(grant, reply),
-            (Verb::Renew, _) => self.lost(grant, reply.at),
-            (Verb::Release | Verb::Check, answer) => {
-                if verb == Verb::Release
-                    && let Some(hold) = self.hold_mut(grant)
-                {
-                    hold.possible_until = hold.possible_until.min(reply.at);
-                }
-                self.asked.push(Asked { grant, verb, asked, answered: reply.at, answer, line: reply.line });
-            }
-        }
-    }
-
-    fn begin(&mut self, by: Name, question: Open, reply: Reply<'_>, holds_by: &mut [Vec<usize>]) -> usize {
-        let place = self.holds.len();
-        let promised = later(reply.from, reply.ttl);
-        self.holds.push(Hold {
-            lock: question.lock,
-            grant: question.grant,
-            by,
-            holding: question.holding,
-            slots: reply.slots.clone(),
-            line: reply.line,
-            asked: question.at,
-            granted: reply.at,
-            fence: reply.fence,
-            sure_until: promised,
-            promised_until: promised,
-            possible_until: later(reply.at, reply.ttl),
-            believed_until: reply.until.unwrap_or(NEVER),
-            closed: false,
-        });
-        // More holds than fit 32 bits do not fit a memory.
-        self.hold_of[question.grant.index()] = u32::try_from(place).expect("fewer holds than fit 32 bits");
-        holds_by[by.index()].push(place);
-        place
-    }
-
-    fn extend(&mut self, grant: Name, reply: Reply<'_>) {
-        let Some(hold) = self.hold_mut(grant) else { return };
-        let promised = later(reply.from, reply.ttl);
-        hold.possible_until = hold.possible_until.max(later(reply.at, reply.ttl));
-        if !hold.closed {
-            hold.sure_until = hold.sure_until.max(promised);
-            hold.promised_until = hold.promised_until.max(promised);
-            hold.believed_until = reply.until.unwrap_or(NEVER);
-        }
-    }
-
-    fn release_begun(&mut self, grant: Name, at: u64) {
-        if let Some(hold) = self.hold_mut(grant) {
-            hold.sure_until = hold.sure_until.min(at);
-            hold.believed_until = hold.believed_until.min(at);
-            hold.closed = true;
-        }
-    }
-
-    fn lost(&mut self, grant: Name, at: u64) {
-        self.release_begun(grant, at);
-    }
-
-    fn died(&mut self, at: u64, holds: &mut Vec<usize>) {
-        for place in holds.drain(..) {
-            let hold = &mut self.holds[place];
-            if hold.believed_until > at {
-                self.deaths.push((place, at));
-            }
-            hold.believed_until = hold.believed_until.min(at);
-            // A store that has no TTL frees the lock when it notices.
-            if hold.promised_until == NEVER {
-                hold.sure_until = hold.sure_until.min(at);
-            }
-            hold.closed = true;
-        }
-    }
-
-    fn attempt(&mut self, by: Name, question: Open, ended: u64, line: u32, outcome: Outcome) {
-        self.attempts.push(Attempt { lock: question.lock, by, asked: question.at, ended, line, outcome });
-    }
-
-    fn unanswered(&mut self, by: Name, question: Open, at: u64) {
-        self.unknown += 1;
-        if question.verb == Verb::Acquire {
-            self.attempt(by, question, at, question.line, Outcome::Unknown);
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Reply<'a> {
-    at: u64,
-    line: u32,
-    answer: Answer,
-    fence: Option<u64>,
-    ttl: Option<u64>,
-    from: u64,
-    until: Option<u64>,
-    slots: &'a Option<Box<[u32]>>,
-}
-
-fn later(at: u64, span: Option<u64>) -> u64 {
-    span.map_or(NEVER, |span| at.saturating_add(span))
 }

@@ -28,13 +28,17 @@
 mod check;
 mod event;
 mod finding;
+mod foreign;
 mod history;
 mod holds;
 mod reader;
+mod timeline;
 
 pub use check::{Options, check};
 pub use event::{Answer, Event, Holding, Phase, Verb, What};
 pub use finding::{Finding, Findings, Kind, Measures};
+pub use foreign::Foreign;
 pub use history::{History, Name, Recorded};
-pub use holds::{Attempt, Hold, Outcome, Timeline};
-pub use reader::{BrokenLine, BrokenLines, Reading, read};
+pub use holds::{Attempt, Hold, Outcome};
+pub use reader::{BrokenLine, BrokenLines, Head, Reading, VERSION, read};
+pub use timeline::Timeline;

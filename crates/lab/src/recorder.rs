@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use fencepost_history::{Event, History, What};
+use fencepost_history::{Event, Head, History, What};
 
 /// Collects events from everybody. Clones are the same recorder.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,8 @@ impl Recorder {
 /// Writes a history as JSON lines.
 pub(crate) fn write(events: &[Event], path: &Path) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
+    serde_json::to_writer(&mut file, &Head::default())?;
+    file.write_all(b"\n")?;
     for event in events {
         serde_json::to_writer(&mut file, event)?;
         file.write_all(b"\n")?;

@@ -10,7 +10,7 @@ use fencepost_history::{Options, check};
 use serde::{Deserialize, Serialize};
 
 pub use markdown::{guarantees, short};
-pub use page::{page, picture};
+pub use page::{history, page, picture};
 
 use crate::{
     run::{Cell, Trial, save as save_history},
@@ -77,6 +77,16 @@ fn history_file(cell: &Cell, trial: &Trial) -> String {
 
 fn cell_name(cell: &Cell) -> String {
     format!("{}.{}", cell.scenario.about().name, cell.subject.to_string().replace('/', "-"))
+}
+
+/// Makes a directory for a report, and sees whether it can be written to.
+///
+/// # Errors
+/// In words, when it cannot.
+pub fn prepare(into: &Path) -> Result<(), String> {
+    let at = |error: std::io::Error| format!("{}: {error}", into.display());
+    fs::create_dir_all(into).map_err(at)?;
+    tempfile::tempfile_in(into).map_err(at).map(drop)
 }
 
 /// Writes the histories, the servers' logs of what did not come out as expected, what they are, a drawing of each cell, and the report.

@@ -93,6 +93,11 @@ impl Verdict {
         !matches!(self, Verdict::Unknown | Verdict::Vacuous | Verdict::NotRun | Verdict::Infrastructure)
     }
 
+    /// What the findings of a whole history say, of which nobody knows whether its danger was reached: without a grant, nothing.
+    pub fn of_all(findings: &Findings, idle_limit: u64) -> Self {
+        if findings.measures.grants == 0 { Verdict::Vacuous } else { Verdict::of(findings, idle_limit) }
+    }
+
     /// What findings say. `idle_limit` is the time in nanoseconds from which on an unused lock counts as blocked.
     pub fn of(findings: &Findings, idle_limit: u64) -> Self {
         let wrong = |kinds: &[Kind]| kinds.iter().any(|kind| findings.has(*kind));

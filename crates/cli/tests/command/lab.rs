@@ -60,7 +60,7 @@ fn a_history_is_judged_and_broken_lines_are_named() {
     fs::write(&file, DOUBLE).unwrap();
     let judged = world.finish(&["lab", "check", name]);
     assert_eq!(judged.code, 40, "{}", judged.stderr);
-    assert!(judged.stdout.starts_with("line 2 and 4: "), "{}", judged.stdout);
+    assert!(judged.stdout.starts_with("lines 2 and 4: "), "{}", judged.stdout);
 
     fs::write(&file, format!("{DOUBLE}{{\"at\":5000,\"by\":\"b\"")).unwrap();
     let refused = world.finish(&["lab", "check", name]);
@@ -126,17 +126,79 @@ fn histories_of_other_tools_are_named_as_such_and_an_empty_one_proves_nothing() 
     let name = file.to_str().unwrap();
     let jepsen = "{:process 0, :type :invoke, :f :acquire, :value nil}\n";
     let trace = "{\"type\":\"invoke\",\"f\":\"acquire\",\"process\":0}\n";
+    let porcupine = "{\"ClientId\":0,\"Input\":1,\"Call\":3,\"Output\":2,\"Return\":5}\n";
     let pictures = "\u{1}\u{2}PNG\n";
-    for foreign in [jepsen, trace, pictures] {
+    for (foreign, called) in
+        [(jepsen, "as EDN"), (trace, "as JSON"), (porcupine, "Porcupine"), (pictures, "binary file")]
+    {
         fs::write(&file, foreign.repeat(3)).unwrap();
-        let refused = world.finish(&["lab", "check", name]);
-        assert_eq!(refused.code, 64);
-        assert!(refused.stderr.contains("line 1: ") && refused.stderr.contains("another tool's"), "{}", refused.stderr);
-        let rest = world.finish(&["lab", "check", "--rest", name]);
-        assert_eq!(rest.code, 45, "nothing is left of it to be judged: {}", rest.stdout);
+        for verb in ["check", "report"] {
+            let refused = world.finish(&["lab", verb, "--rest", name]);
+            assert_eq!(refused.code, 64);
+            let said = refused.stderr;
+            assert!(said.contains(called) && said.contains("line 1: ") && said.contains("\"event\""), "{said}");
+        }
     }
     fs::write(&file, "").unwrap();
     assert_eq!(world.finish(&["lab", "check", name]).code, 45);
+    let directory = world.finish(&["lab", "check", world.directory.path().to_str().unwrap()]);
+    assert_eq!((directory.code, directory.stderr.contains("is a directory")), (64, true), "{}", directory.stderr);
+}
+
+#[test]
+fn what_is_listed_is_told_to_programs_as_well() {
+    let world = World::new();
+    let told = world.finish(&["lab", "list", "--json", "--store", "etcd/naive,file"]);
+    let told: Vec<serde_json::Value> = serde_json::from_str(&told.stdout).unwrap();
+    let pause = told.iter().find(|one| one["scenario"] == "kleppmann-pause").unwrap();
+    let of = |store: &str| pause["stores"].as_array().unwrap().iter().find(|on| on["store"] == store).unwrap();
+    assert_eq!(of("file")["expected"], "OVERLAP-FENCED");
+    assert_eq!(of("etcd/naive")["expected"], "OVERLAP");
+}
+
+#[test]
+fn somebodys_own_history_becomes_a_page() {
+    let world = World::new();
+    let file = world.directory.path().join("mine.jsonl");
+    let name = file.to_str().unwrap();
+    fs::write(&file, DOUBLE.replace("\"by\":\"a\"", "\"by\":\"<script>\"")).unwrap();
+    let drawn = world.finish(&["lab", "report", name]);
+    assert_eq!(drawn.code, 0, "{}", drawn.stderr);
+    let page = fs::read_to_string(format!("{name}.html")).unwrap();
+    assert!(page.contains("DOUBLE-GRANT") && page.contains("lines 2 and 4: ") && page.contains("<svg"), "{page}");
+    assert!(!page.contains("<script"), "names are text");
+    let elsewhere = world.directory.path().join("page.html");
+    assert_eq!(world.finish(&["lab", "report", name, "--out", elsewhere.to_str().unwrap()]).code, 0);
+    assert_eq!(fs::read_to_string(elsewhere).unwrap(), page);
+    let nowhere = world.finish(&["lab", "report", name, "--out", "/no/such/directory/page.html"]);
+    assert_eq!(nowhere.code, 70, "{}", nowhere.stderr);
+}
+
+#[test]
+fn limits_on_ones_own_history_are_kept_to() {
+    let world = World::new();
+    let file = world.directory.path().join("history.jsonl");
+    let name = file.to_str().unwrap();
+    let second = r#"{"at":1,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1"}
+{"at":2,"by":"a","event":"ok","answer":"granted","ttl":100000000,"until":90000000}
+{"at":3,"by":"b","event":"invoke","verb":"acquire","lock":"x","grant":"b1"}
+{"at":4,"by":"a","event":"died"}
+{"at":300000000,"by":"b","event":"ok","answer":"granted","ttl":1000000000,"until":900000000}
+"#;
+    fs::write(&file, second).unwrap();
+    assert_eq!(world.finish(&["lab", "check", name]).code, 0);
+    for limit in [["--slowest-recovery", "200ms"], ["--longest-idle", "200ms"]] {
+        assert_eq!(world.finish(&["lab", "check", name, limit[0], limit[1]]).code, 43, "{limit:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_to_is_told_before_anything_is_played() {
+    let world = World::new();
+    let file = world.directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let refused = world.finish(&["lab", "run", "contention", "--store", "file", "--out", file.to_str().unwrap()]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (70, ""), "{}", refused.stderr);
 }
 
 #[test]

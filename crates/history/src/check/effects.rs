@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 
 use super::Pass;
-use crate::{event::Holding, finding::Kind, history::Name, holds::Timeline};
+use crate::{
+    finding::Kind,
+    holds::{Manner, Operation},
+    timeline::Timeline,
+};
 
 /// No accepted fence below an accepted one, and each write built on the newest version. Readers are checked and advance nothing
 /// (F3).
@@ -24,7 +28,7 @@ pub(super) fn at_resources(pass: &mut Pass<'_>) {
                     let said = format!("{resource} accepted fence {fence} of grant {who} after fence {highest}");
                     pass.found(Kind::EffectBackwards, operation.at, &[line, operation.line], said);
                 }
-                _ if reads(timeline, operation.grant) => {}
+                _ if reads(timeline, operation) => {}
                 _ => seen.fence = Some((fence, operation.line)),
             }
         }
@@ -41,6 +45,7 @@ pub(super) fn at_resources(pass: &mut Pass<'_>) {
     }
 }
 
-fn reads(timeline: &Timeline, grant: Name) -> bool {
-    timeline.hold_of(grant).is_some_and(|place| timeline.holds[place].holding == Holding::Shared)
+fn reads(timeline: &Timeline, operation: &Operation) -> bool {
+    let hold = timeline.hold_of(operation.grant).map(|place| &timeline.holds[place]);
+    hold.is_some_and(|hold| hold.manner_of(operation) == Manner::Shared)
 }

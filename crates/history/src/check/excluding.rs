@@ -2,44 +2,48 @@
 
 use std::collections::HashMap;
 
-use crate::{event::Holding, holds::Hold};
+use crate::holds::Manner;
 
-/// The foremost hold of each way to hold, and of each slot. What is foremost is said when one is added.
+/// One of each manner. Slots are looked up by their numbers.
+const MANNERS: [Manner<'static>; 3] = [Manner::Alone, Manner::Shared, Manner::Permits(&[])];
+
+/// The foremost hold of each manner, and of each slot: its rank, and its place among all holds.
 #[derive(Default)]
 pub(super) struct Foremost {
-    alone: Option<usize>,
-    shared: Option<usize>,
-    permits: Option<usize>,
-    slots: HashMap<u32, usize>,
+    of_manners: [Option<(u64, usize)>; 3],
+    of_slots: HashMap<u32, (u64, usize)>,
 }
 
 impl Foremost {
-    /// Those that `hold` may not be beside, by their places.
-    pub(super) fn excluding<'a>(&'a self, hold: &'a Hold) -> impl Iterator<Item = usize> + 'a {
-        let (shared, permits) = match hold.holding {
-            Holding::Alone => (self.shared, self.permits),
-            Holding::Shared => (None, self.permits),
-            Holding::Permits { .. } => (self.shared, None),
-        };
-        let slots = hold.slots.iter().flatten().filter_map(|slot| self.slots.get(slot).copied());
-        self.alone.into_iter().chain(shared).chain(permits).chain(slots)
+    /// Those that may not be beside what is held like this.
+    pub(super) fn excluding<'a>(&'a self, manner: Manner<'a>) -> impl Iterator<Item = (u64, usize)> + 'a {
+        let by_manner = MANNERS.iter().zip(self.of_manners).filter(move |(other, _)| manner.excludes(**other));
+        let by_slot = slots(manner).iter().filter_map(|slot| self.of_slots.get(slot).copied());
+        by_manner.filter_map(|(_, foremost)| foremost).chain(by_slot)
     }
 
-    /// Adds one; `before` says whether the new one is before the old one.
-    pub(super) fn add(&mut self, place: usize, hold: &Hold, before: impl Fn(usize, usize) -> bool) {
-        let of_kind = match hold.holding {
-            Holding::Alone => &mut self.alone,
-            Holding::Shared => &mut self.shared,
-            Holding::Permits { .. } => &mut self.permits,
+    /// Adds one.
+    pub(super) fn add(&mut self, rank: u64, place: usize, manner: Manner<'_>) {
+        let foremost = match manner {
+            Manner::Alone => &mut self.of_manners[0],
+            Manner::Shared => &mut self.of_manners[1],
+            Manner::Permits(_) => &mut self.of_manners[2],
         };
-        if of_kind.is_none_or(|old| before(place, old)) {
-            *of_kind = Some(place);
+        if foremost.is_none_or(|(old, _)| rank > old) {
+            *foremost = Some((rank, place));
         }
-        for slot in hold.slots.iter().flatten() {
-            let old = self.slots.entry(*slot).or_insert(place);
-            if before(place, *old) {
-                *old = place;
+        for slot in slots(manner) {
+            let old = self.of_slots.entry(*slot).or_insert((rank, place));
+            if rank > old.0 {
+                *old = (rank, place);
             }
         }
+    }
+}
+
+fn slots(manner: Manner<'_>) -> &[u32] {
+    match manner {
+        Manner::Permits(slots) => slots,
+        Manner::Alone | Manner::Shared => &[],
     }
 }

@@ -4,11 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Pass;
-use crate::{
-    event::Holding,
-    finding::Kind,
-    holds::{Hold, Timeline},
-};
+use crate::{event::Holding, finding::Kind, holds::Hold, timeline::Timeline};
 
 /// A grant that was asked for after another had been answered has the higher fence, or as a reader the same one. Between
 /// two readers there is no order.

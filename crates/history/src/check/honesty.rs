@@ -46,7 +46,10 @@ fn released(pass: &mut Pass<'_>, asked: &Asked) {
     let before = part.partition_point(|other| timeline.holds[*other as usize].granted <= asked.asked);
     let Some(other) = before.checked_sub(1).map(|last| &timeline.holds[part[last] as usize]) else { return };
     let tolerance = pass.options.tolerance;
-    if other.granted > hold.granted && other.excludes(hold) && other.sure_within(tolerance) > asked.answered {
+    if other.granted > hold.granted
+        && other.manner().excludes(hold.manner_at(asked.asked))
+        && other.sure_within(tolerance) > asked.answered
+    {
         let said = format!(
             "{} was told \"released\" while the store held {} for {}",
             pass.called(hold),

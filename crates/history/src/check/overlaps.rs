@@ -11,68 +11,75 @@ use crate::{
     finding::Kind,
     history::Name,
     holds::{Hold, NEVER},
+    timeline::Timeline,
 };
 
 /// The store granted while it surely held for another.
 pub(super) fn double_grants(pass: &mut Pass<'_>) {
     let tolerance = pass.options.tolerance;
-    two_at_once(
-        pass,
-        |hold| hold.sure_within(tolerance),
-        |pass, earlier, later| {
-            let (one, two) = (&pass.timeline.holds[earlier], &pass.timeline.holds[later]);
-            let rest = span(one.sure_until.min(pass.timeline.end.max(two.granted)) - two.granted);
-            let said = format!(
-                "the store granted {} to {} while it had promised it to {} for {rest} more",
-                pass.text(two.lock),
-                pass.called(two),
-                pass.called(one),
-            );
-            pass.found(Kind::DoubleGrant, two.granted, &[one.line, two.line], said);
-        },
-    );
+    for pair in two_at_once(pass, |hold| hold.sure_within(tolerance)) {
+        let (one, two) = pair.of(pass.timeline);
+        let rest = span(pair.until.min(pass.timeline.end.max(two.granted)) - two.granted);
+        let said = format!(
+            "the store granted {} to {} while it had promised it to {} for at least {rest} more",
+            pass.text(two.lock),
+            pass.called(two),
+            pass.called(one),
+        );
+        pass.found(Kind::DoubleGrant, two.granted, &[one.line, two.line], said);
+    }
 }
 
 /// Two clients believed at once.
 pub(super) fn beliefs(pass: &mut Pass<'_>) {
-    two_at_once(
-        pass,
-        |hold| hold.believed_until,
-        |pass, earlier, later| {
-            let (one, two) = (&pass.timeline.holds[earlier], &pass.timeline.holds[later]);
-            let until = if one.believed_until == NEVER {
-                "to the end".to_owned()
-            } else {
-                format!("until {}", ms(pass.history, one.believed_until))
-            };
-            let said = format!(
-                "{} was granted {} at {} while {} still believed that it held it, {until}",
-                pass.called(two),
-                pass.text(two.lock),
-                ms(pass.history, two.granted),
-                pass.called(one),
-            );
-            pass.found(Kind::BeliefOverlap, two.granted, &[one.line, two.line], said);
-        },
-    );
+    for pair in two_at_once(pass, |hold| hold.believed_until) {
+        let (one, two) = pair.of(pass.timeline);
+        let until = if pair.until == NEVER {
+            "to the end".to_owned()
+        } else {
+            format!("until {}", ms(pass.history, pair.until))
+        };
+        let said = format!(
+            "{} was granted {} at {} while {} still believed that it held it, {until}",
+            pass.called(two),
+            pass.text(two.lock),
+            ms(pass.history, two.granted),
+            pass.called(one),
+        );
+        pass.found(Kind::BeliefOverlap, two.granted, &[one.line, two.line], said);
+    }
 }
 
-/// Calls `found` with each hold that was granted before an earlier one ended that excludes it, and that earlier one.
-fn two_at_once(pass: &mut Pass<'_>, end: impl Fn(&Hold) -> u64, mut found: impl FnMut(&mut Pass<'_>, usize, usize)) {
+/// A hold that was granted before an earlier one, which excludes it, had ended.
+struct Pair {
+    earlier: usize,
+    later: usize,
+    /// When the earlier one's exclusion ends.
+    until: u64,
+}
+
+impl Pair {
+    fn of<'a>(&self, timeline: &'a Timeline) -> (&'a Hold, &'a Hold) {
+        (&timeline.holds[self.earlier], &timeline.holds[self.later])
+    }
+}
+
+/// Of each hold that began too early, the pair with the earlier one that excludes it longest.
+fn two_at_once(pass: &Pass<'_>, end: impl Fn(&Hold) -> u64) -> Vec<Pair> {
     let holds = &pass.timeline.holds;
     let mut pairs = Vec::new();
     for part in pass.order.locks() {
-        let mut before = Foremost::default(); // those that end last
-        for place in part.iter().map(|place| *place as usize) {
-            let hold = &holds[place];
-            let excluding = before.excluding(hold).filter(|other| end(&holds[*other]) > hold.granted);
-            pairs.extend(excluding.max_by_key(|other| end(&holds[*other])).map(|other| (other, place)));
-            before.add(place, hold, |new, old| end(&holds[new]) > end(&holds[old]));
+        let mut longest = Foremost::default();
+        for later in part.iter().map(|place| *place as usize) {
+            let hold = &holds[later];
+            let excluding = longest.excluding(hold.manner()).filter(|(until, _)| *until > hold.granted);
+            pairs.extend(excluding.max().map(|(until, earlier)| Pair { earlier, later, until }));
+            for (manner, until) in hold.stretches(end(hold)) {
+                longest.add(until, later, manner);
+            }
         }
     }
-    for (earlier, later) in pairs {
-        found(pass, earlier, later);
-    }
+    pairs
 }
 
 /// More permits were held at once than there are: in the store, and in the clients' beliefs.
@@ -149,7 +156,8 @@ pub(super) fn against_sightings(pass: &mut Pass<'_>) {
     for part in pass.order.locks() {
         let of = |place: &u32| {
             let hold = &timeline.holds[*place as usize];
-            (hold.granted, hold.believed_until, *place)
+            let until = hold.reader_since.map_or(hold.believed_until, |since| since.min(hold.believed_until));
+            (hold.granted, until, *place)
         };
         let Some(first) = part.first() else { continue };
         let alone = part.iter().filter(|place| timeline.holds[**place as usize].holding.is_alone());

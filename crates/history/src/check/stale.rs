@@ -13,7 +13,6 @@ pub(super) fn operations(pass: &mut Pass<'_>) {
     let mut granted: HashMap<Name, (usize, Foremost)> = HashMap::new();
     // For each resource and lock, the newest holds that were there.
     let mut been: HashMap<(Name, Name), Foremost> = HashMap::new();
-    let newer = |new: usize, old: usize| new > old;
     for operation in &timeline.operations {
         let Some(place) = timeline.hold_of(operation.grant) else {
             if operation.taken {
@@ -29,15 +28,18 @@ pub(super) fn operations(pass: &mut Pass<'_>) {
             if one.granted > operation.at {
                 break;
             }
-            newest.add(next, one, newer);
+            newest.add(next as u64, next, one.manner());
             *count += 1;
         }
         // The answer may still be on its way when the holder is judged by another's clock: then it is its own newest.
-        let newest = newest.excluding(hold).fold(place, usize::max);
+        let excluding = |foremost: &Foremost| {
+            foremost.excluding(hold.manner_of(operation)).fold(place, |newest, (_, other)| newest.max(other))
+        };
+        let newest = excluding(newest);
         let at_resource = been.entry((operation.resource, hold.lock)).or_default();
-        let there = at_resource.excluding(hold).fold(place, usize::max);
+        let there = excluding(at_resource);
         if operation.taken {
-            at_resource.add(place, hold, newer);
+            at_resource.add(place as u64, place, hold.manner());
         }
         let (kind, other) = match operation.taken {
             true if there > place => (Kind::StaleAccepted, there),

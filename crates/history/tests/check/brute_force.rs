@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fencepost_history::{Holding, Kind, Options, check};
 use proptest::prelude::*;
 
-use crate::model::{Deed, LIMIT, Life, deeds, history, lives, place};
+use crate::model::{Deed, End, LIMIT, Life, deeds, history, lives, place};
 
 const EXACT: Options = Options { tolerance: 0, most_bypassed: None, slowest_recovery: None };
 
@@ -20,10 +20,10 @@ fn by_definition(lives: &[Life], deeds: &[Deed]) -> BTreeSet<(Kind, u64)> {
                 continue;
             }
             if (earlier.granted, j) < (later.granted, i) {
-                if later.excludes(earlier) && earlier.sure_until() > later.granted {
+                if earlier.keeps_out_until(later, earlier.sure_until()) > later.granted {
                     found.insert((Kind::DoubleGrant, later.granted));
                 }
-                if later.excludes(earlier) && earlier.believed_until() > later.granted {
+                if earlier.keeps_out_until(later, earlier.believed_until()) > later.granted {
                     found.insert((Kind::BeliefOverlap, later.granted));
                 }
                 let own = later.holding != Holding::Shared && earlier.holding != Holding::Shared;
@@ -71,7 +71,8 @@ fn judge(lives: &[Life], deeds: &[Deed], n: usize, deed: &Deed, found: &mut BTre
     let rank = |life: usize| (lives[life].granted, life);
     let newer = |life: usize| {
         let (one, own) = (&lives[life], &lives[deed.life]);
-        one.lock == own.lock && one.excludes(own) && rank(life) > rank(deed.life)
+        let beside = deed.of_reader(own) && one.holding == Holding::Shared;
+        one.lock == own.lock && one.excludes(own) && !beside && rank(life) > rank(deed.life)
     };
     let granted_since = (0..lives.len()).any(|life| newer(life) && lives[life].granted <= deed.at);
     let been_since = deeds[..n].iter().any(|before| before.taken && newer(before.life));
@@ -82,23 +83,27 @@ fn judge(lives: &[Life], deeds: &[Deed], n: usize, deed: &Deed, found: &mut BTre
         (false, _, false) => found.insert((Kind::RightfulRefused, deed.at)),
         (true, false, false) => false,
     };
-    let advances = |deed: &Deed| lives[deed.life].holding != Holding::Shared;
+    let advances = |deed: &Deed| !deed.of_reader(&lives[deed.life]);
     let accepted = || deeds[..n].iter().filter(|before| before.taken);
     if deed.taken {
         if deed.fence.is_some() && accepted().any(|before| advances(before) && before.fence > deed.fence) {
             found.insert((Kind::EffectBackwards, deed.at));
         }
-        if accepted().next_back().is_some_and(|before| before.version != deed.basis) {
+        let newest = accepted().filter_map(|before| before.change).next_back();
+        if let (Some((_, newest)), Some((basis, _))) = (newest, deed.change)
+            && newest != basis
+        {
             found.insert((Kind::LostUpdate, deed.at));
         }
     }
 }
 
 fn last(life: &Life) -> u64 {
-    match life.end {
-        crate::model::End::Never => life.granted,
-        crate::model::End::Released(at) | crate::model::End::Lost(at) | crate::model::End::Died(at) => at,
-    }
+    let ended = match life.end {
+        End::Never => life.granted,
+        End::Released(at) | End::Lost(at) | End::Died(at) => at,
+    };
+    ended.max(life.reader_since.unwrap_or_default())
 }
 
 proptest! {

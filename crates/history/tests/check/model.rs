@@ -14,6 +14,8 @@ pub(crate) struct Life {
     pub(crate) fence: Option<u64>,
     pub(crate) holding: Holding,
     pub(crate) slots: Option<Box<[u32]>>,
+    /// When it asks to be a reader from there on, which is granted at once. Only of one that is alone.
+    pub(crate) reader_since: Option<u64>,
     pub(crate) end: End,
 }
 
@@ -34,13 +36,21 @@ pub(crate) struct Deed {
     /// Which life.
     pub(crate) life: usize,
     pub(crate) fence: Option<u64>,
-    pub(crate) basis: u64,
-    pub(crate) version: u64,
+    /// For a write: the version it was built on, and the one it makes.
+    pub(crate) change: Option<(u64, u64)>,
     pub(crate) taken: bool,
 }
 
 /// How many permits there are in the model.
 pub(crate) const LIMIT: u32 = 3;
+
+impl Deed {
+    /// A write remains what its grant was given for; a read is a reader's as soon as the writer asked to be one.
+    pub(crate) fn of_reader(&self, life: &Life) -> bool {
+        let since = life.reader_since.filter(|_| self.change.is_none());
+        life.holding == Holding::Shared || since.is_some_and(|since| since <= self.at)
+    }
+}
 
 impl Life {
     pub(crate) fn permits(&self) -> Option<u32> {
@@ -59,6 +69,16 @@ impl Life {
                 slots(self).iter().any(|slot| slots(other).contains(slot))
             }
             _ => true,
+        }
+    }
+
+    /// How long this one keeps the other one out, if it is held until `end`: a writer that became a reader keeps readers out only
+    /// until it asked for that.
+    pub(crate) fn keeps_out_until(&self, other: &Life, end: u64) -> u64 {
+        match self.reader_since {
+            _ if !self.excludes(other) => 0,
+            Some(since) if other.holding == Holding::Shared => since.min(end),
+            _ => end,
         }
     }
 
@@ -92,7 +112,8 @@ impl Life {
     }
 }
 
-type RawLife = (u8, u64, u64, Option<u64>, Option<u64>, Option<u64>, (u8, u64), (Holding, Option<Box<[u32]>>));
+type RawLife =
+    (u8, u64, u64, Option<u64>, Option<u64>, Option<u64>, (u8, u64), (Holding, Option<Box<[u32]>>), Option<u64>);
 
 /// Mostly alone; else as a reader, or with permits whose slots are told or not.
 fn holding() -> impl Strategy<Value = (Holding, Option<Box<[u32]>>)> {
@@ -114,9 +135,10 @@ pub(crate) fn lives() -> impl Strategy<Value = Vec<Life>> {
         prop::option::of(1..6u64),
         (0..4u8, 1..40u64),
         holding(),
+        prop::option::weighted(0.3, 1..30u64),
     );
     prop::collection::vec(life, 1..8).prop_map(|all| {
-        let of = |(lock, asked, took, ttl, until, fence, (end, after), (holding, slots)): RawLife| {
+        let of = |(lock, asked, took, ttl, until, fence, (end, after), (holding, slots), writes_for): RawLife| {
             let granted = asked + took;
             let end = match end {
                 0 => End::Never,
@@ -124,27 +146,30 @@ pub(crate) fn lives() -> impl Strategy<Value = Vec<Life>> {
                 2 => End::Lost(granted + after),
                 _ => End::Died(granted + after),
             };
-            Life { lock, asked, granted, ttl, until: until.map(|span| asked + span), fence, holding, slots, end }
+            let until = until.map(|span| asked + span);
+            let reader_since = writes_for.filter(|_| holding.is_alone()).map(|span| granted + span);
+            Life { lock, asked, granted, ttl, until, fence, holding, slots, reader_since, end }
         };
         all.into_iter().map(of).collect()
     })
 }
 
 /// A deed by the number of a life, which may have to be cut to their count, and the time since it was granted.
-pub(crate) type RawDeed = (usize, u64, Option<u64>, u64, u64, bool);
+pub(crate) type RawDeed = (usize, u64, Option<u64>, Option<(u64, u64)>, bool);
 
 /// A few deeds.
 pub(crate) fn deeds() -> impl Strategy<Value = Vec<RawDeed>> {
-    prop::collection::vec((0..8usize, 0..60u64, prop::option::of(1..6u64), 0..4u64, 0..4u64, any::<bool>()), 0..10)
+    let change = prop::option::weighted(0.7, (0..4u64, 0..4u64));
+    prop::collection::vec((0..8usize, 0..60u64, prop::option::of(1..6u64), change, any::<bool>()), 0..10)
 }
 
 pub(crate) fn place(lives: &[Life], raw: &[RawDeed]) -> Vec<Deed> {
     let mut deeds: Vec<Deed> = raw
         .iter()
-        .map(|(life, after, fence, basis, version, taken)| {
+        .map(|(life, after, fence, change, taken)| {
             let life = life % lives.len();
             let at = lives[life].granted + after;
-            Deed { at, life, fence: *fence, basis: *basis, version: *version, taken: *taken }
+            Deed { at, life, fence: *fence, change: *change, taken: *taken }
         })
         .collect();
     deeds.sort_by_key(|deed| deed.at);
@@ -164,6 +189,12 @@ pub(crate) fn history(lives: &[Life], deeds: &[Deed]) -> History {
         let (ttl, until, fence) = (life.ttl, life.until, life.fence);
         let slots = life.slots.clone();
         push(life.granted, What::Ok { answer: Answer::Granted, fence, ttl, from: None, until, slots });
+        if let Some(at) = life.reader_since {
+            push(at, What::asks(Verb::Downgrade, lock.clone(), grant.clone()));
+            // No more time than it had.
+            let (answer, from) = (Answer::Renewed, Some(life.asked));
+            push(at, What::Ok { answer, fence: None, ttl, from, until, slots: None });
+        }
         match life.end {
             End::Never => {}
             End::Released(at) => {
@@ -176,8 +207,12 @@ pub(crate) fn history(lives: &[Life], deeds: &[Deed]) -> History {
     }
     for deed in deeds {
         let grant = format!("grant {}", deed.life);
-        let Deed { at, fence, basis, version, taken, .. } = *deed;
-        events.push(Event { at, by: "ledger".to_owned(), what: What::Write { grant, fence, basis, version, taken } });
+        let Deed { at, fence, taken, .. } = *deed;
+        let what = match deed.change {
+            Some((basis, version)) => What::Write { grant, fence, basis, version, taken },
+            None => What::Read { grant, fence, version: 0, taken },
+        };
+        events.push(Event { at, by: "ledger".to_owned(), what });
     }
     History::of(events)
 }

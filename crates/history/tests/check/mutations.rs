@@ -18,14 +18,14 @@ fn good(steps: &[(u64, u64, u64)]) -> (Vec<Life>, Vec<Deed>) {
             at: granted,
             life: lives.len(),
             fence: Some(index),
-            basis: index - 1,
-            version: index,
+            change: Some((index - 1, index)),
             taken: true,
         });
         let until = Some(asked + ttl - 10);
         lives.push(Life {
             holding: Holding::Alone,
             slots: None,
+            reader_since: None,
             lock: 0,
             asked,
             granted,
@@ -95,7 +95,7 @@ const MUTATIONS: &[(&str, Change, Kind)] = &[
         },
         Kind::StaleAccepted,
     ),
-    ("a write was built on an old version", |_, deeds, at| deeds[at].basis -= 1, Kind::LostUpdate),
+    ("a write was built on an old version", |_, deeds, at| deeds[at].change = deeds[at - 1].change, Kind::LostUpdate),
     ("the resource took an old fence", |_, deeds, at| deeds[at].fence = Some(0), Kind::EffectBackwards),
     ("the resource refused the holder", |_, deeds, at| deeds[at].taken = false, Kind::RightfulRefused),
 ];

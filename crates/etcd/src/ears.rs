@@ -4,6 +4,7 @@
 //! is the task that has the stream.
 
 use std::{
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -26,12 +27,23 @@ pub(crate) const LATE: Duration = Duration::from_millis(50);
 const FIRST_WAITER: u64 = 1 << 63;
 
 /// Who listens.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Listener {
-    /// Waits for something to happen to the claim before its own, or to all of them.
-    Waiter(Owner, Arc<Notify>, Event),
-    /// Holds, by this key.
-    Holder(Owner),
+    Waiter(Box<Waiter>),
+    /// Holds. There are as many as leases: which key it is says the ledger.
+    Holder {
+        owner: Owner,
+        lock: u8,
+    },
+}
+
+/// Who waits for something to happen to the claim before its own, or to all of them.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) owner: Owner,
+    pub(crate) key: Vec<u8>,
+    pub(crate) event: Event,
+    pub(crate) bell: Arc<Notify>,
 }
 
 /// What a waiter waits for.
@@ -50,15 +62,11 @@ pub(crate) enum Event {
 pub(crate) enum Command {
     Watch {
         id: u64,
-        key: Arc<[u8]>,
         from: i64,
-        listener: Listener,
+        waiter: Box<Waiter>,
     },
     Forget {
-        id: u64,
-    },
-    ForgetHolder {
-        owner: Owner,
+        ids: Range<u64>,
     },
     /// What was read of a holder's key after a compaction: it is there as of this revision, or was not to be read.
     Read {
@@ -71,6 +79,7 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) struct Ears {
     commands: mpsc::UnboundedSender<Command>,
+    ledger: Arc<Ledger>,
     late: Arc<Late>,
     ids: AtomicU64,
 }
@@ -92,7 +101,7 @@ impl Watching<'_> {
 
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
-        self.ears.tell(Command::Forget { id: self.id });
+        self.ears.tell(Command::Forget { ids: self.id..self.id + 1 });
     }
 }
 
@@ -100,15 +109,16 @@ impl Ears {
     pub(crate) fn open(link: Arc<Link>, ledger: Arc<Ledger>, clock: Arc<dyn Clock>) -> Self {
         let (commands, heard) = mpsc::unbounded_channel();
         let late = Arc::new(Late::default());
-        let listening = Listening::new(link, ledger, clock, commands.downgrade(), late.clone());
+        let listening = Listening::new(link, ledger.clone(), clock, commands.downgrade(), late.clone());
         tokio::spawn(listening.run(heard));
-        Self { commands, late, ids: AtomicU64::new(FIRST_WAITER) }
+        Self { commands, ledger, late, ids: AtomicU64::new(FIRST_WAITER) }
     }
 
     /// A waiter listens for an event from this revision on.
     pub(crate) fn watch(&self, owner: Owner, key: &[u8], event: Event, from: i64) -> Watching<'_> {
         let (id, bell) = (self.ids.fetch_add(1, Relaxed), Arc::new(Notify::new()));
-        self.tell(Command::Watch { id, key: key.into(), from, listener: Listener::Waiter(owner, bell.clone(), event) });
+        let waiter = Box::new(Waiter { owner, key: key.to_vec(), event, bell: bell.clone() });
+        self.tell(Command::Watch { id, from, waiter });
         Watching { ears: self, id, bell }
     }
 
@@ -117,10 +127,14 @@ impl Ears {
         self.late.add(owner, now.after(LATE));
     }
 
-    /// It holds no more, or is giving back.
-    pub(crate) fn not_holding(&self, owner: Owner) {
-        if !self.late.remove(&owner) {
-            self.tell(Command::ForgetHolder { owner });
+    /// It is being given back by now, so that no watch on it begins any more.
+    pub(crate) fn not_holding(&self, owner: &Owner) {
+        if self.late.remove(owner) {
+            return;
+        }
+        let ids = self.ledger.unwatch(owner);
+        if !ids.is_empty() {
+            self.tell(Command::Forget { ids });
         }
     }
 

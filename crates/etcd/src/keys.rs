@@ -26,7 +26,7 @@ use fencepost_core::{
 use crate::{
     api::{RangeRequest, below},
     config::Recipe,
-    seats::Seat,
+    seats::Label,
 };
 
 /// What kind of claim a key is.
@@ -108,7 +108,7 @@ impl Keys {
     }
 
     /// The claim on a seat.
-    pub(crate) fn claim(&self, name: &LockName, kind: Kind, seat: Seat) -> Vec<u8> {
+    pub(crate) fn claim(&self, name: &LockName, kind: Kind, seat: Label) -> Vec<u8> {
         let mut key = self.lock(name);
         key.extend_from_slice(kind.folder());
         key.extend_from_slice(seat.to_string().as_bytes());
@@ -189,14 +189,19 @@ mod tests {
         Keys::new(&Namespace::new("app/x").unwrap(), recipe)
     }
 
+    fn label(lock: &LockName) -> Label {
+        let mut seats = Seats::default();
+        let seat = seats.take(lock, &Owner::random().unwrap());
+        seats.label(seat)
+    }
+
     #[test]
     fn c3_names_read_back_and_do_not_nest() {
-        let owner = Owner::random().unwrap();
         for recipe in [Recipe::Fencepost, Recipe::Etcd] {
             let keys = keys(recipe);
             for text in ["a", "a/b", "/", "%", "%2F", "%252F", "이름", "..", " ", "a/0"] {
                 let name = LockName::new(text).unwrap();
-                let key = keys.claim(&name, Kind::Exclusive, Seats::default().take(&name, &owner));
+                let key = keys.claim(&name, Kind::Exclusive, label(&name));
                 assert_eq!(keys.parsed(&key), Some((name.clone(), Kind::Exclusive)), "{text}");
                 assert!(keys.is_claim(&keys.lock(&name), &key));
             }
@@ -204,7 +209,7 @@ mod tests {
         let keys = keys(Recipe::Fencepost);
         let name = LockName::new("a").unwrap();
         for kind in [Kind::Exclusive, Kind::Shared, Kind::Permits] {
-            let key = keys.claim(&name, kind, Seats::default().take(&name, &owner));
+            let key = keys.claim(&name, kind, label(&name));
             assert_eq!(
                 (keys.parsed(&key), keys.kind(&keys.lock(&name), &key)),
                 (Some((name.clone(), kind)), Some(kind))

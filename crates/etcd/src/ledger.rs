@@ -1,7 +1,10 @@
 //! What this client has claimed: the one place that knows which owner value stands on which session, and how far it is.
 
+mod entry;
+
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
@@ -17,8 +20,9 @@ use fencepost_core::{
 use crate::{
     failure::Failure,
     keys::{Keys, Kind},
+    ledger::entry::{Entry, Spot, Stage},
     queue::Place,
-    seats::{Seat, Seats},
+    seats::Seats,
     session::Session,
 };
 
@@ -35,49 +39,25 @@ struct Books {
     seats: Seats,
 }
 
-#[derive(Debug)]
-struct Entry {
-    first: Spot,
-    /// Of several locks in one claim, the others.
-    others: Box<[Spot]>,
-    session: Arc<Session>,
-    stage: Stage,
-    /// Where the claim found its place in the queue, for who waits for its turn.
-    place: Option<Box<Place>>,
-    /// A request for it was sent whose outcome was not seen: it may still be carried out.
-    unclear: bool,
-    /// A removal of it was sent whose outcome was not seen: that, too, may still be carried out.
-    unclear_removal: bool,
-}
-
-/// Where a claim lies: its key below one lock.
-#[derive(Debug)]
-struct Spot {
-    name: LockName,
-    seat: Seat,
-    key: Arc<[u8]>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
-    /// Asked for, or waiting in the queue. Somebody must look after it since then; `None` while nothing is to be done.
-    Wanted { unattended: Option<Moment> },
-    /// Held until then unless renewed, and seen in the store as of a revision.
-    Held { until: Moment, seen: i64, created: i64 },
-    /// Being given back since then.
-    Leaving { since: Moment },
-}
-
 /// A claim that is being given back.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving {
     pub(crate) owner: Owner,
-    pub(crate) key: Arc<[u8]>,
-    /// Of several locks in one claim, those of the others.
-    pub(crate) others: Box<[Arc<[u8]>]>,
+    /// More than one of several locks in one claim.
+    pub(crate) keys: Vec<Vec<u8>>,
     pub(crate) session: Arc<Session>,
     pub(crate) unclear: bool,
     pub(crate) since: Moment,
+}
+
+/// What is to be watched of a holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ToWatch {
+    /// The revision as of which it was last seen.
+    pub(crate) seen: i64,
+    pub(crate) locks: u64,
+    /// The number from which on it was watched before; 0 when it was not.
+    pub(crate) before: u64,
 }
 
 /// How long something may be overdue before it is given back.
@@ -96,7 +76,7 @@ pub(crate) struct Asking<'a> {
     owner: Owner,
     before: bool,
     /// The claim's key; of several, the first one's.
-    pub(crate) key: Arc<[u8]>,
+    pub(crate) key: Vec<u8>,
 }
 
 impl Asking<'_> {
@@ -109,30 +89,10 @@ impl Asking<'_> {
     }
 }
 
-impl Entry {
-    /// Nobody believes in it from now on, and a removal is about to be sent.
-    fn leave(&mut self, owner: Owner, now: Moment) -> Leaving {
-        let since = match self.stage {
-            Stage::Leaving { since } => {
-                // The one before was not answered, or not yet.
-                self.unclear_removal = true;
-                since
-            }
-            _ => now,
-        };
-        self.stage = Stage::Leaving { since };
-        Leaving {
-            owner,
-            key: self.first.key.clone(),
-            others: self.others.iter().map(|spot| spot.key.clone()).collect(),
-            session: self.session.clone(),
-            unclear: self.unclear,
-            since,
-        }
-    }
-
-    fn spots(&self) -> impl Iterator<Item = &Spot> {
-        std::iter::once(&self.first).chain(&self.others)
+impl Books {
+    /// The keys of a claim, as they lie in the cluster.
+    fn keys_of<'a>(&'a self, entry: &'a Entry, keys: &'a Keys) -> impl Iterator<Item = Vec<u8>> {
+        entry.spots().map(|spot| keys.claim(&spot.name, entry.kind, self.seats.label(spot.seat)))
     }
 }
 
@@ -162,17 +122,19 @@ impl Ledger {
         let owner = claim.owner();
         let stage = Stage::Wanted { unattended: Some(now) };
         let entry = entries.entry(*owner).or_insert_with(|| {
-            let mut spots = claim.holding.wants().iter().map(|want| {
+            let wants = claim.holding.wants();
+            let mut spots = wants.iter().map(|want| {
                 let seat = seats.take(&want.name, owner);
-                let key = self.keys.claim(&want.name, Kind::of(want.mode), seat).into();
-                Spot { name: want.name.clone(), seat, key }
+                Spot { name: want.name.clone(), seat }
             });
             Entry {
+                kind: Kind::of(wants[0].mode),
                 first: spots.next().expect("a claim has a want"),
                 others: spots.collect(),
                 session: session.clone(),
                 stage,
                 place: None,
+                watch: 0,
                 unclear: false,
                 unclear_removal: false,
             }
@@ -186,7 +148,8 @@ impl Ledger {
         if entry.session.id != session.id {
             entry.session = session.clone();
         }
-        Ok(Asking { ledger: self, owner: *owner, before, key: entry.first.key.clone() })
+        let key = self.keys.claim(&entry.first.name, entry.kind, seats.label(entry.first.seat));
+        Ok(Asking { ledger: self, owner: *owner, before, key })
     }
 
     /// Whether this client holds the lock or waits for it.
@@ -255,33 +218,51 @@ impl Ledger {
         });
     }
 
-    /// The revision that a held claim was last seen at.
-    pub(crate) fn seen_at(&self, owner: &Owner) -> Option<i64> {
-        match self.lock().entries.get(owner)?.stage {
-            Stage::Held { seen, .. } => Some(seen),
-            _ => None,
-        }
+    /// The key of a claim; of several locks, the first one's.
+    pub(crate) fn key(&self, owner: &Owner) -> Option<Vec<u8>> {
+        self.key_of(owner, 0)
     }
 
-    /// The key of a claim; of several locks, the first one's.
-    pub(crate) fn key(&self, owner: &Owner) -> Option<Arc<[u8]>> {
-        self.lock().entries.get(owner).map(|entry| entry.first.key.clone())
+    /// The key of one of a claim's locks.
+    pub(crate) fn key_of(&self, owner: &Owner, lock: usize) -> Option<Vec<u8>> {
+        let books = self.lock();
+        books.keys_of(books.entries.get(owner)?, &self.keys).nth(lock)
     }
 
     /// All keys of a claim.
-    pub(crate) fn keys(&self, owner: &Owner) -> Vec<Arc<[u8]>> {
+    pub(crate) fn keys(&self, owner: &Owner) -> Vec<Vec<u8>> {
         let books = self.lock();
-        books.entries.get(owner).into_iter().flat_map(Entry::spots).map(|spot| spot.key.clone()).collect()
+        books.entries.get(owner).into_iter().flat_map(|entry| books.keys_of(entry, &self.keys)).collect()
     }
 
     /// The keys of a claim that is held, and the revision that created them.
-    pub(crate) fn held(&self, owner: &Owner) -> Option<(Vec<Arc<[u8]>>, i64)> {
-        match self.lock().entries.get(owner)? {
+    pub(crate) fn held(&self, owner: &Owner) -> Option<(Vec<Vec<u8>>, i64)> {
+        let books = self.lock();
+        match books.entries.get(owner)? {
             entry @ Entry { stage: Stage::Held { created, .. }, .. } => {
-                Some((entry.spots().map(|spot| spot.key.clone()).collect(), *created))
+                Some((books.keys_of(entry, &self.keys).collect(), *created))
             }
             _ => None,
         }
+    }
+
+    /// The keys of a claim that is held are watched from now on, under this number and those that follow.
+    pub(crate) fn watch(&self, owner: &Owner, first: u64) -> Option<ToWatch> {
+        self.change(owner, |entry| {
+            let Stage::Held { seen, .. } = entry.stage else { return None };
+            let before = std::mem::replace(&mut entry.watch, first);
+            Some(ToWatch { seen, locks: entry.spots().count() as u64, before })
+        })?
+    }
+
+    /// The numbers under which the keys of a claim were watched, which nobody does any more from now on.
+    pub(crate) fn unwatch(&self, owner: &Owner) -> Range<u64> {
+        let watched = self.change(owner, |entry| {
+            let first = std::mem::take(&mut entry.watch);
+            let locks = if first == 0 { 0 } else { entry.spots().count() as u64 };
+            first..first + locks
+        });
+        watched.unwrap_or_default()
     }
 
     /// The session that a claim stands on.
@@ -291,14 +272,23 @@ impl Ledger {
 
     /// It is being given back from now on, and nobody believes in it any more.
     pub(crate) fn leave(&self, owner: &Owner, now: Moment) -> Option<Leaving> {
-        self.change(owner, |entry| entry.leave(*owner, now))
+        let mut books = self.lock();
+        let since = books.entries.get_mut(owner)?.leave(now);
+        Some(self.leaving(&books, *owner, since))
+    }
+
+    fn leaving(&self, books: &Books, owner: Owner, since: Moment) -> Leaving {
+        let entry = &books.entries[&owner];
+        let keys = books.keys_of(entry, &self.keys).collect();
+        Leaving { owner, keys, session: entry.session.clone(), unclear: entry.unclear, since }
     }
 
     /// What is to be given back at `now` though nobody does: grants that were not renewed in time, turns that nobody
     /// took, and releases whose answer is overdue. They are leaving from now on.
     pub(crate) fn overdue(&self, now: Moment, limits: &Limits) -> Vec<Leaving> {
         let mut overdue = Vec::new();
-        for (owner, entry) in &mut self.lock().entries {
+        let mut books = self.lock();
+        for (owner, entry) in &mut books.entries {
             let due = match entry.stage {
                 Stage::Held { until, .. } => until.after(limits.not_renewed),
                 Stage::Wanted { unattended: Some(since) } => since.after(limits.unattended),
@@ -306,10 +296,10 @@ impl Ledger {
                 Stage::Leaving { since } => since.after(limits.leaving),
             };
             if now >= due {
-                overdue.push(entry.leave(*owner, now));
+                overdue.push((*owner, entry.leave(now)));
             }
         }
-        overdue
+        overdue.into_iter().map(|(owner, since)| self.leaving(&books, owner, since)).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

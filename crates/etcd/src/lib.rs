@@ -73,6 +73,7 @@ mod shared;
 mod store;
 mod survey;
 mod sweep;
+mod waiting;
 
 use std::sync::Arc;
 

@@ -4,8 +4,7 @@
 //! seen, so that no deletion in between is missed. Where that revision has been compacted away, the key is read anew.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    ops::Range,
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -15,7 +14,6 @@ use fencepost_core::{
     claim::LossReason,
     clock::{self, Clock, Moment},
     error::Applied,
-    owner::Owner,
 };
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
@@ -28,7 +26,7 @@ use crate::{
     ears::{Command, Event, LATE, Listener},
     failure::{Failure, Sort},
     late::Late,
-    ledger::Ledger,
+    ledger::{Ledger, ToWatch},
     link::{Connection, Link, MAX_ANSWER},
 };
 
@@ -41,9 +39,7 @@ pub(crate) struct Listening {
     ledger: Arc<Ledger>,
     clock: Arc<dyn Clock>,
     back: mpsc::WeakUnboundedSender<Command>,
-    watches: BTreeMap<u64, Watch>,
-    /// The watches of a holder: one for each of its locks, numbered in a row.
-    holders: HashMap<Owner, Range<u64>>,
+    watches: HashMap<u64, Watch>,
     late: Arc<Late>,
     /// When to look among the late ones, while there are any.
     next_look: Option<Moment>,
@@ -52,7 +48,6 @@ pub(crate) struct Listening {
 }
 
 struct Watch {
-    key: Arc<[u8]>,
     /// The next revision to be told.
     from: i64,
     listener: Listener,
@@ -70,16 +65,20 @@ struct Stream {
 }
 
 impl Watch {
-    fn create(&self) -> WatchRequest {
-        // A holder wants to see writes to its key as well: one without its lease makes the claim permanent.
-        let (filters, range_end) = match self.listener {
-            Listener::Waiter(_, _, Event::Deletion) => (vec![FilterType::Noput.into()], Vec::new()),
-            Listener::Waiter(_, _, Event::ChangeBelow) => (Vec::new(), end_of(&self.key)),
-            Listener::Waiter(_, _, Event::Change) | Listener::Holder(_) => (Vec::new(), Vec::new()),
+    /// `None` for a claim that is here no more.
+    fn create(&self, ledger: &Ledger) -> Option<WatchRequest> {
+        let (key, event) = match &self.listener {
+            Listener::Waiter(waiter) => (waiter.key.clone(), waiter.event),
+            // It wants to see writes to its key as well: one without its lease makes the claim permanent.
+            Listener::Holder { owner, lock } => (ledger.key_of(owner, usize::from(*lock))?, Event::Change),
         };
-        let key = self.key.to_vec();
+        let (filters, range_end) = match event {
+            Event::Deletion => (vec![FilterType::Noput.into()], Vec::new()),
+            Event::ChangeBelow => (Vec::new(), end_of(&key)),
+            Event::Change => (Vec::new(), Vec::new()),
+        };
         let create = WatchCreateRequest { key, range_end, start_revision: self.from, filters, ..Default::default() };
-        WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+        Some(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) })
     }
 }
 
@@ -109,8 +108,8 @@ impl Listening {
         back: mpsc::WeakUnboundedSender<Command>,
         late: Arc<Late>,
     ) -> Self {
-        let (watches, holders) = (BTreeMap::new(), HashMap::new());
-        Self { link, ledger, clock, back, watches, holders, late, next_look: None, next_holder: 1, stream: None }
+        let watches = HashMap::new();
+        Self { link, ledger, clock, back, watches, late, next_look: None, next_holder: 1, stream: None }
     }
 
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
@@ -192,11 +191,13 @@ impl Listening {
         let (requests, mut queued) = mpsc::unbounded_channel();
         let mut asked = VecDeque::new();
         // The server says nothing before it was asked for the first watch.
-        for (id, watch) in &mut self.watches {
+        self.watches.retain(|id, watch| {
+            let Some(create) = watch.create(&self.ledger) else { return false };
             watch.number = None;
             asked.push_back(*id);
-            let _ = requests.send(watch.create()); // we have the other end
-        }
+            let _ = requests.send(create); // we have the other end
+            true
+        });
         let sent = connection.request(futures_util::stream::poll_fn(move |context| queued.poll_recv(context)));
         let Connection { channel, generation, address, .. } = connection;
         let mut client = WatchClient::new(channel).max_decoding_message_size(MAX_ANSWER);
@@ -224,13 +225,10 @@ impl Listening {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Watch { id, key, from, listener } => self.watch(id, Watch { key, from, listener, number: None }),
-            Command::Forget { id } => self.forget(id),
-            Command::ForgetHolder { owner } => {
-                for id in self.holders.remove(&owner).into_iter().flatten() {
-                    self.forget(id);
-                }
+            Command::Watch { id, from, waiter } => {
+                self.watch(id, Watch { from, listener: Listener::Waiter(waiter), number: None });
             }
+            Command::Forget { ids } => ids.for_each(|id| self.forget(id)),
             Command::Read { id, from: Some(from) } => {
                 if let Some(watch) = self.watches.remove(&id) {
                     self.watch(id, Watch { from, ..watch });
@@ -242,8 +240,9 @@ impl Listening {
 
     fn watch(&mut self, id: u64, watch: Watch) {
         if let Some(stream) = &mut self.stream {
+            let Some(create) = watch.create(&self.ledger) else { return };
             stream.asked.push_back(id);
-            let _ = stream.requests.send(watch.create()); // noticed where answers are read
+            let _ = stream.requests.send(create); // noticed where answers are read
         }
         self.watches.insert(id, watch);
     }
@@ -261,15 +260,14 @@ impl Listening {
         let due = self.late.due(now);
         self.next_look = due.others.then(|| now.after(LATE));
         for owner in due.holders {
-            let Some(seen) = self.ledger.seen_at(&owner) else { continue };
             let first = self.next_holder;
-            for key in self.ledger.keys(&owner) {
-                let id = self.next_holder;
-                self.next_holder += 1;
-                self.watch(id, Watch { key, from: seen + 1, listener: Listener::Holder(owner), number: None });
+            let Some(ToWatch { seen, locks, before }) = self.ledger.watch(&owner, first) else { continue };
+            self.next_holder += locks;
+            for (id, lock) in (first..self.next_holder).zip(0..) {
+                self.watch(id, Watch { from: seen + 1, listener: Listener::Holder { owner, lock }, number: None });
             }
-            for before in self.holders.insert(owner, first..self.next_holder).into_iter().flatten() {
-                self.forget(before);
+            if before > 0 {
+                (before..before + locks).for_each(|id| self.forget(id));
             }
         }
     }
@@ -306,14 +304,17 @@ impl Listening {
         watch.from = watch.from.max(kv.mod_revision + 1);
         match &watch.listener {
             // A claim that comes has nothing to say to those before it.
-            Listener::Waiter(owner, bell, event) if deleted || (*event != Event::Deletion && kv.version > 1) => {
+            Listener::Waiter(waiter) if deleted || (waiter.event != Event::Deletion && kv.version > 1) => {
                 // From now on it has to come and look.
-                self.ledger.unattended(owner, Some(self.clock.now()));
-                bell.notify_one();
+                self.ledger.unattended(&waiter.owner, Some(self.clock.now()));
+                waiter.bell.notify_one();
             }
-            Listener::Waiter(..) => {}
-            Listener::Holder(owner) if deleted => self.ledger.lose(owner, LossReason::Deleted),
-            Listener::Holder(owner) => {
+            Listener::Waiter(_) => {}
+            Listener::Holder { owner, .. } if deleted => {
+                self.ledger.lose(owner, LossReason::Deleted);
+                self.forget(id);
+            }
+            Listener::Holder { owner, .. } => {
                 // Written by another: the claim would not end with our session any more.
                 let ours = self.ledger.session(owner).is_some_and(|session| session.id == kv.lease);
                 if !ours {
@@ -328,15 +329,16 @@ impl Listening {
         let Some(watch) = self.watches.get_mut(&id) else { return };
         watch.number = None;
         match &watch.listener {
-            Listener::Waiter(_, bell, _) => bell.notify_one(),
-            Listener::Holder(_) => self.read_soon(id),
+            Listener::Waiter(waiter) => waiter.bell.notify_one(),
+            Listener::Holder { .. } => self.read_soon(id),
         }
     }
 
     /// Reads a holder's key, to watch on from there.
     fn read_soon(&mut self, id: u64) {
-        let Some(Watch { key, listener: Listener::Holder(owner), .. }) = self.watches.get(&id) else { return };
-        let (key, owner) = (key.clone(), *owner);
+        let Some(Watch { listener: Listener::Holder { owner, lock }, .. }) = self.watches.get(&id) else { return };
+        let (owner, key) = (*owner, self.ledger.key_of(owner, usize::from(*lock)));
+        let Some(key) = key else { return self.forget(id) };
         let (link, ledger, clock, back) =
             (self.link.clone(), self.ledger.clone(), self.clock.clone(), self.back.clone());
         tokio::spawn(async move {
@@ -354,8 +356,8 @@ impl Listening {
 
     fn ring_all(&self) {
         for watch in self.watches.values() {
-            if let Listener::Waiter(_, bell, _) = &watch.listener {
-                bell.notify_one();
+            if let Listener::Waiter(waiter) = &watch.listener {
+                waiter.bell.notify_one();
             }
         }
     }

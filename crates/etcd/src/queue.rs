@@ -142,7 +142,7 @@ pub(crate) struct Taken {
 
 /// A transaction for a claim that was answered.
 pub(crate) struct Asked {
-    pub(crate) key: Arc<[u8]>,
+    pub(crate) key: Vec<u8>,
     pub(crate) session: Arc<Session>,
     pub(crate) answer: TxnResponse,
     /// The revision of the answer.
@@ -160,7 +160,7 @@ impl Asked {
     pub(crate) fn alone(self) -> Taken {
         // So it is the one that created the key: here, and nowhere else, the revision of the answer is the key's own.
         let (create_revision, lease) = (self.seen, self.session.id);
-        let own = KeyValue { key: self.key.to_vec(), create_revision, lease, ..Default::default() };
+        let own = KeyValue { key: self.key.clone(), create_revision, lease, ..Default::default() };
         let held = Held::by(own, self.seen);
         self.stands(Standing::Holds(held), Busy::default())
     }
@@ -211,8 +211,8 @@ impl Queue {
         loop {
             let session = self.sessions.with(claim.ttl).await?;
             let barrier = session.barrier_revision();
-            let asking = self.ledger.ask(claim, &session, self.clock.now())?;
-            let key = asking.key.clone();
+            let mut asking = self.ledger.ask(claim, &session, self.clock.now())?;
+            let key = std::mem::take(&mut asking.key);
             let mut txn = build(&key, session.id);
             txn.compare.push(changed_by(&session.barrier, barrier));
             txn.failure.push(exactly(&session.barrier).bare().op());

@@ -16,26 +16,32 @@ use std::{
 
 use fencepost_core::{name::LockName, owner::Owner};
 
-/// One of a client's keys below a lock: displayed in 40 hexadecimal digits, the client's own first.
+/// One of a client's keys below a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
-    /// 96 random bits.
-    client: u128,
     /// How often the client has given up its seats.
     round: u32,
     number: u32,
 }
 
-impl fmt::Display for Seat {
+/// A seat as its key has it: 40 hexadecimal digits, the client's own first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Label {
+    client: u128,
+    seat: Seat,
+}
+
+impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:024x}{:08x}{:08x}", self.client, self.round, self.number)
+        write!(f, "{:024x}{:08x}{:08x}", self.client, self.seat.round, self.seat.number)
     }
 }
 
 /// The seats of one client at all locks.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    client: Option<u128>,
+    /// 96 random bits, once a seat was taken.
+    client: u128,
     round: u32,
     locks: HashMap<LockName, Taken>,
 }
@@ -48,32 +54,43 @@ struct Taken {
     round: u32,
     /// How many numbers were given out, from 0 on.
     numbers: u32,
-    /// Those of them that came back.
-    free: BinaryHeap<Reverse<u32>>,
+    /// Those of them that came back, while others are taken.
+    free: Option<Box<Free>>,
 }
+
+/// Numbers that came back, of which the lowest goes out first.
+#[derive(Debug, Default)]
+struct Free(BinaryHeap<Reverse<u32>>);
 
 impl Seats {
     /// A seat for the claim of this owner.
     pub(crate) fn take(&mut self, lock: &LockName, owner: &Owner) -> Seat {
-        // The first claim's randomness is as good as any.
-        let client = *self
-            .client
-            .get_or_insert_with(|| owner.as_bytes()[..12].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)));
+        if self.client == 0 {
+            // The first claim's randomness is as good as any.
+            self.client = owner.as_bytes()[..12].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte));
+        }
         let taken = self.locks.entry(lock.clone()).or_default();
         if taken.round != self.round {
             *taken = Taken { round: self.round, first: taken.first, ..Taken::default() };
         }
-        let number = taken.free.pop().map_or(taken.numbers, |Reverse(number)| number);
+        let free = taken.free.as_mut().and_then(|free| free.0.pop());
+        let number = free.map_or(taken.numbers, |Reverse(number)| number);
         taken.numbers = taken.numbers.max(number + 1);
-        Seat { client, round: self.round, number }
+        Seat { round: self.round, number }
+    }
+
+    pub(crate) fn label(&self, seat: Seat) -> Label {
+        Label { client: self.client, seat }
     }
 
     /// The seat is free, and nothing that was sent for its claim can take effect any more.
     pub(crate) fn give_back(&mut self, lock: &LockName, seat: Seat) {
         let Some(taken) = self.locks.get_mut(lock).filter(|taken| taken.round == seat.round) else { return };
-        taken.free.push(Reverse(seat.number));
-        if taken.free.len() == taken.numbers as usize {
+        let free = taken.free.as_ref().map_or(0, |free| free.0.len());
+        if free + 1 == taken.numbers as usize {
             self.locks.remove(lock);
+        } else {
+            taken.free.get_or_insert_default().0.push(Reverse(seat.number));
         }
     }
 
@@ -113,8 +130,9 @@ mod tests {
         assert_eq!(take(&mut seats, &b).number, 0, "each lock has its own");
         let second = take(&mut seats, &a);
         assert_eq!((first.number, second.number), (0, 1));
-        assert_eq!(first.to_string().len(), 40);
-        assert_ne!(first.to_string(), second.to_string());
+        let labels = [first, second].map(|seat| seats.label(seat).to_string());
+        assert_eq!(labels[0].len(), 40);
+        assert_ne!(labels[0], labels[1]);
         seats.give_back(&a, first);
         assert_eq!(take(&mut seats, &a), first);
         seats.give_back(&a, second);
@@ -136,7 +154,7 @@ mod tests {
         seats.give_back(&lock, sound); // of a round that is over
         later.push(seats.take(&lock, &owner));
         for seat in later.drain(..) {
-            assert!(seat != doubted && seat != sound, "{seat}");
+            assert!(seat != doubted && seat != sound, "{seat:?}");
             seats.give_back(&lock, seat);
         }
         assert!(seats.take(&lock, &owner) != doubted);

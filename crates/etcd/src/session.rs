@@ -334,7 +334,7 @@ impl Sessions {
 
     async fn removed(&self, leaving: &Leaving) -> Result<Answer<bool>, Failure> {
         let session = &leaving.session;
-        let all = || std::iter::once(&leaving.key).chain(&leaving.others).map(|key| delete(key));
+        let all = || leaving.keys.iter().map(|key| delete(key));
         if leaving.unclear && !session.is_lost() {
             let raised = put(&session.barrier, b"", session.id);
             let removal = TxnRequest { success: std::iter::once(raised).chain(all()).collect(), ..Default::default() };
@@ -348,8 +348,8 @@ impl Sessions {
                 Err(failure) => return Err(failure),
             }
         }
-        if leaving.others.is_empty() {
-            return self.link.delete(&leaving.key).await;
+        if let [key] = &*leaving.keys {
+            return self.link.delete(key).await;
         }
         let Answer { message, unclear } =
             self.link.txn(TxnRequest { success: all().collect(), ..Default::default() }).await?;

@@ -42,7 +42,7 @@ impl Queue {
         }
         let oldest: Vec<_> = std::mem::take(&mut asked.answer).firsts().take(wants.len()).flatten().collect();
         let keys = self.ledger.keys(claim.owner());
-        let is_ours = |kv: &&KeyValue| keys.iter().any(|key| **key == *kv.key);
+        let is_ours = |kv: &&KeyValue| keys.contains(&kv.key);
         match oldest.iter().filter(is_ours).count() {
             0 => {}
             all if all == wants.len() => {

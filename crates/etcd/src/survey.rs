@@ -222,7 +222,7 @@ impl Queue {
         for want in holding.wants() {
             match self.first(&want.name).await? {
                 // Of several, this one is not the one that is missing.
-                Some(first) if several && ours.iter().any(|key| **key == *first.key) => {}
+                Some(first) if several && ours.contains(&first.key) => {}
                 Some(first) if !beside(want.mode, self.keys.parsed(&first.key)) => return Ok(LossReason::TakenOver),
                 _ => return Ok(LossReason::Deleted),
             }

@@ -8,7 +8,6 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use fencepost_core::{
     claim::{Grant, Mode},
-    owner::Owner,
     refusal::Refusal,
 };
 use tokio::sync::oneshot;
@@ -263,7 +262,7 @@ enum Took {
 
 /// Takes a claim of permits out of the queue and gives its permits back, in one step. Answers whether its node was there.
 pub(crate) async fn give_back(leaving: Leaving<'_>, node: &str) -> Result<bool, Failure> {
-    let Leaving { session, lock, owner, .. } = leaving;
+    let Leaving { session, lock, .. } = leaving;
     let path = format!("{lock}/{node}");
     let taken: Box<[u32]> = match leaving.slots {
         Some(slots) => slots.into(),
@@ -281,14 +280,14 @@ pub(crate) async fn give_back(leaving: Leaving<'_>, node: &str) -> Result<bool, 
         Done::None(Code::NO_NODE) => {
             // Somebody removed it, or a part of it, by hand.
             let was_there = remove(session, &path).await?;
-            sweep(session, lock, owner).await.map(|()| was_there)
+            sweep(leaving).await.map(|()| was_there)
         }
         Done::None(code) => Err(Failure::refused(code)),
     }
 }
 
 /// Gives back the permits of an owner whose node in the queue is gone.
-async fn sweep(session: &Session, lock: &str, owner: &Owner) -> Result<(), Failure> {
+pub(crate) async fn sweep(Leaving { session, lock, owner, .. }: Leaving<'_>) -> Result<(), Failure> {
     let children = match session.ask::<Children>(Request::children(&slots(lock), false)).await {
         Ok(children) => children,
         Err(failure) if failure.is(Code::NO_NODE) => return Ok(()),

@@ -154,6 +154,10 @@ impl Leaving<'_> {
             let found = Self { mode: contender.mode.unwrap_or(self.mode), slots: None, ..self };
             was_there |= found.leave_as(&contender.name).await?;
         }
+        if !was_there && matches!(self.mode, Mode::Permits { .. }) {
+            // Somebody removed its node, and its permits would stay for as long as its session does.
+            permits::sweep(self).await?;
+        }
         Ok(Left { was_there, others: !others.is_empty() })
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use fencepost_core::{
+    cells::{Change, Expected},
     claim::{Claim, Claimed, Mode, Patience, Release, Renewal, Want},
     clock::{BootClock, Clock, Moment, sleep},
     error::{Applied, ErrorKind},
@@ -295,6 +296,29 @@ async fn c2_a_frozen_server_costs_the_limit_at_each_call() {
         store.close().await;
     })
     .await;
+    cluster.resume(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_a_frozen_server_costs_the_limit_for_what_is_beside_locks() {
+    let cluster = EtcdCluster::start(1);
+    let store = open(&format!("{}?timeout=400ms&connect_timeout=400ms", cluster.url())).await.unwrap();
+    let held = take(&store, "x", TTL).await;
+    cluster.pause(0);
+    let limit = ms(2500);
+    for mode in [Mode::Shared, Mode::Permits { count: 1, of: 2 }] {
+        for patience in [Patience::Once, Patience::Queue] {
+            let holding = Holding::one(Want { name: name("y"), mode }, Owner::random().unwrap());
+            let claim = Claim { holding, ..(*claim("unused", TTL)).clone() };
+            within(limit, "a claim of another kind", store.claim(&claim, patience)).await.unwrap_err();
+        }
+    }
+    within(limit, "downgrade", store.downgrade(&held)).await.unwrap_err();
+    within(limit, "resize", store.resize(&name("y"), 3)).await.unwrap_err();
+    let cells = store.cells().unwrap();
+    within(limit, "a cell", cells.read(&name("c"))).await.unwrap_err();
+    let change = Change::write(name("c"), Expected::Absent, *b"x").unwrap();
+    within(limit, "a change", cells.change(&change)).await.unwrap_err();
     cluster.resume(0);
 }
 

@@ -4,8 +4,12 @@ use std::{io::Write, path::Path};
 
 use fencepost::{Correctness, Locks};
 use fencepost_conformance::ledger;
-use fencepost_core::{claim::Renewal, error::ErrorKind};
-use fencepost_servers::ZooKeeperEnsemble;
+use fencepost_core::{
+    cells::{Change, Expected},
+    claim::{Mode, Renewal, Want},
+    error::ErrorKind,
+};
+use fencepost_servers::{Weather, ZooKeeperEnsemble};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -171,4 +175,28 @@ async fn every_call_ends_on_a_server_that_is_frozen() {
     server.freeze();
     within(SOON * 2, "closing", store.close()).await;
     server.thaw();
+}
+
+/// The same for what is beside locks.
+#[tokio::test]
+async fn every_other_call_ends_where_nothing_is_answered() {
+    let place = Place::new();
+    let (network, url) = place.network().await;
+    let store = open(&format!("{url}?timeout=700ms")).await.unwrap();
+    let holder = claim("x", LONG);
+    granted(&store, &holder).await;
+    network.set(Weather::Silence);
+    for mode in [Mode::Shared, Mode::Permits { count: 1, of: 2 }] {
+        for patience in [Patience::Once, Patience::Queue] {
+            let holding = Holding::one(Want { name: name("y"), mode }, Owner::random().unwrap());
+            let claim = Claim { holding, ..(*holder).clone() };
+            within(SOON, "a claim of another kind", store.claim(&claim, patience)).await.unwrap_err();
+        }
+    }
+    within(SOON, "a downgrade", store.downgrade(&holder)).await.unwrap_err();
+    within(SOON, "a change of the limit", store.resize(&name("y"), 3)).await.unwrap_err();
+    let cells = store.cells().unwrap();
+    within(SOON, "a cell", cells.read(&name("c"))).await.unwrap_err();
+    let change = Change::write(name("c"), Expected::Absent, *b"x").unwrap();
+    within(SOON, "a change", cells.change(&change)).await.unwrap_err();
 }

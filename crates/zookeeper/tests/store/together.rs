@@ -204,15 +204,39 @@ async fn l4_all_permits_of_a_broken_semaphore_come_back() {
 async fn a_permit_whose_node_in_the_queue_is_gone_comes_back() {
     let place = Place::new();
     let (a, b) = (place.store().await, place.store().await);
-    let holder = permits(2, 2);
+    let mut told = losses(&a);
+    // The holder gives them back before it hears of it, or after that.
+    for hears in [false, true] {
+        let holder = permits(2, 2);
+        granted(&a, &holder).await;
+        if hears {
+            tokio::time::sleep(ms(100)).await; // it watches its node, and hears at once
+        }
+        let node = place.nodes("x").into_iter().find(|node| node.contains("-p2of2-")).expect("its node");
+        place.admin.delete(&format!("{}/{node}", place.lock("x"))).unwrap();
+        if hears {
+            within(SOON, "it is told", told.recv()).await.unwrap();
+        }
+        assert!(matches!(b.claim(&permits(1, 2), Patience::Once).await, Ok(Claimed::Busy(_))), "the slots are taken");
+        let waiter = permits(2, 2);
+        queued(&b, &waiter).await;
+        a.release(&holder.holding).await.unwrap();
+        within(SOON, "they come back", b.turn(&waiter)).await.unwrap();
+        b.release(&waiter.holding).await.unwrap();
+    }
+}
+
+/// A slot that was deleted by hand does not keep the others of its claim taken.
+#[tokio::test]
+async fn permits_come_back_beside_one_that_was_deleted() {
+    let place = Place::new();
+    let (a, b) = (place.store().await, place.store().await);
+    let (holder, waiter) = (permits(2, 2), permits(2, 2));
     granted(&a, &holder).await;
-    let node = place.nodes("x").into_iter().find(|node| node.contains("-p2of2-")).expect("its node");
-    place.admin.delete(&format!("{}/{node}", place.lock("x"))).unwrap();
-    assert!(matches!(b.claim(&permits(1, 2), Patience::Once).await, Ok(Claimed::Busy(_))), "the slots are taken");
-    let waiter = permits(2, 2);
+    place.admin.delete(&format!("{}/slots/0", place.lock("x"))).unwrap();
     queued(&b, &waiter).await;
-    a.release(&holder.holding).await.unwrap();
-    within(SOON, "they come back", b.turn(&waiter)).await.unwrap();
+    assert_eq!(a.release(&holder.holding).await.unwrap(), Release::Released);
+    within(SOON, "both are free", b.turn(&waiter)).await.unwrap();
 }
 
 /// A release of one wakes the first who waits, and nobody else.

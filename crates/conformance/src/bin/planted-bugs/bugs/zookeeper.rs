@@ -216,11 +216,19 @@ pub(crate) const BUGS: &[Bug] = &[
         test: store("together::a_change_of_the_limit_reaches_those_who_wait"),
     },
     Bug {
-        name: "zookeeper: a permit stays taken when its holder's node in the queue is gone",
+        name: "zookeeper: permits stay taken when one of them was deleted by hand",
         rule: "C1",
         file: "crates/zookeeper/src/permits.rs",
-        find: "sweep(session, lock, owner).await.map(|()| was_there)",
+        find: "sweep(leaving).await.map(|()| was_there)",
         replace: "Ok(was_there)",
+        test: store("together::permits_come_back_beside_one_that_was_deleted"),
+    },
+    Bug {
+        name: "zookeeper: a permit stays taken when its holder has heard that its node is gone",
+        rule: "C1",
+        file: "crates/zookeeper/src/queue.rs",
+        find: "if !was_there && matches!(self.mode, Mode::Permits { .. }) {",
+        replace: "if false {",
         test: store("together::a_permit_whose_node_in_the_queue_is_gone_comes_back"),
     },
     Bug {

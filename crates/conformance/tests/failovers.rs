@@ -11,6 +11,7 @@ use fencepost_conformance::{
     sites::{self, ClusterSite, EtcdSite, SentinelSite, ZooKeeperTrio},
 };
 use fencepost_core::clock::{BootClock, sleep};
+use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(12);
@@ -227,9 +228,10 @@ async fn processes_of(site: &dyn Site, crowd: &Crowd) -> Vec<JoinHandle<Served>>
 }
 
 async fn everybody_was_served(site: &dyn Site, processes: Vec<JoinHandle<Served>>) {
-    for process in processes {
-        let served = process.await.expect("the crowd ends");
-        assert!(served.errors.is_empty(), "{:?}", served.errors);
+    let all = join_all(processes).await.into_iter().map(|served| served.expect("the crowd ends")).collect::<Vec<_>>();
+    let errors: Vec<_> = all.iter().flat_map(|served| &served.errors).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    for served in all {
         assert!(served.least >= 1, "a task starved while {} grants were made", served.grants);
     }
     let left = site.leftovers().await;

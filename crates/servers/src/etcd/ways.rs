@@ -92,7 +92,7 @@ impl Between {
     fn who_has(&self, port: u16) -> Option<usize> {
         let connections = std::fs::read_to_string("/proc/net/tcp").ok()?;
         let local = format!(":{port:04X}");
-        let inode = connections.lines().find_map(|line| {
+        let inode = connections.lines().filter(|line| line.contains(&local)).find_map(|line| {
             let fields: Vec<_> = line.split_whitespace().collect();
             fields.get(1)?.ends_with(&local).then(|| fields.get(9).copied())?
         })?;

@@ -8,6 +8,9 @@ use crate::{
 
 /// Ticks that a follower may be silent before it counts as lost, and a leader before its followers give up.
 const SYNC_LIMIT: u32 = 20;
+/// Ticks that a new leader and its followers have to agree in. They begin anew when it is not enough, as on a machine that does
+/// much else.
+const INIT_LIMIT: u32 = 300;
 
 /// Several servers that agree, with networks between them that can be disturbed.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ impl ZooKeeperEnsemble {
         let mut ways = HashMap::new();
         let mut servers = Vec::new();
         for (me, place) in places.iter().enumerate() {
-            let mut lines = vec!["initLimit=50".to_owned(), format!("syncLimit={SYNC_LIMIT}")];
+            let mut lines = vec![format!("initLimit={INIT_LIMIT}"), format!("syncLimit={SYNC_LIMIT}")];
             for other in 0..places.len() {
                 let [mut leadership, mut vote] = [quorum[other], election[other]];
                 if other != me && place.host().is_none() {

@@ -4,6 +4,7 @@
 //! Most people use the crate `fencepost`, which adds the guards, the stores and `Locks::open`.
 
 pub mod backoff;
+pub mod batches;
 pub mod capabilities;
 pub mod cells;
 pub mod claim;

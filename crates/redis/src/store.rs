@@ -202,12 +202,12 @@ impl RedisStore {
             }
             ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
             ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
-            ClaimAnswer::Refused(refusal, name) => return Err(self.refused(refusal, &name)),
+            ClaimAnswer::Refused(refusal, name) => return Err(self.refused(Operation::Claim, refusal, &name)),
         })
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal, name: &LockName) -> Error {
-        refusal.error(name).in_store(self.capabilities.store)
+    pub(crate) fn refused(&self, operation: Operation, refusal: Refusal, name: &LockName) -> Error {
+        refusal.error(operation, name).in_store(self.capabilities.store)
     }
 
     /// A grant that too few replicas have is undone. Where that is uncertain, it is nobody's until its TTL ends or the

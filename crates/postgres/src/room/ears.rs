@@ -139,8 +139,8 @@ async fn connect(room: &Room, to: mpsc::UnboundedSender<Message>) -> Result<Opti
     }
 }
 
-/// Hears messages until the connection breaks. The regular look goes over this connection, which
-/// also shows whether it leads anywhere.
+/// Hears messages until the connection breaks. The regular look goes over this connection, which also shows whether it leads
+/// anywhere.
 async fn attend(
     room: &Arc<Room>,
     session: &Arc<Session>,

@@ -10,10 +10,11 @@
 -- A claim can be repeated: it answers as the first one did. A busy 'once' writes nothing. Only clock_timestamp() is asked:
 -- now() is the transaction's beginning, which may lie before a wait for the row.
 --
--- What is wanted most of all, a lock that is free or was handed to this owner, is one update. It lies apart from the rest, without a
--- variable or a column of an answer that it does not need, and without a setting: each of them costs some hundredths of it. So it is
--- written in full, like `release`: no function or operator in it is looked for in the search_path (see `pinned.sql`), its types are
--- keywords, and there is no `IN`, `IS DISTINCT FROM` or `CASE value WHEN`, which look for an operator by themselves.
+-- What is wanted most of all, a lock that is free or was handed to this owner, is one update. It lies apart from the rest,
+-- without a variable or a column of an answer that it does not need, and without a setting: each of them costs some hundredths
+-- of it. So it is written in full, like `release`: no function or operator in it is looked for in the search_path (see
+-- `pinned.sql`), its types are keywords, and there is no `IN`, `IS DISTINCT FROM` or `CASE value WHEN`, which look for an operator
+-- by themselves.
 CREATE OR REPLACE FUNCTION fencepost.take(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
     a_hears boolean, a_in_session boolean

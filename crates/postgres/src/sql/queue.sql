@@ -1,7 +1,7 @@
 -- A lock's queue. Whoever calls these has the lock's row locked.
 --
--- What looks into a table is PL/pgSQL, whose plans are kept: a function in SQL that does is planned anew in each transaction. One in SQL
--- without a look becomes part of the expression that calls it.
+-- What looks into a table is PL/pgSQL, whose plans are kept: a function in SQL that does is planned anew in each transaction.
+-- One in SQL without a look becomes part of the expression that calls it.
 
 -- A number for a session, by which its grants are known. Never one that an earlier session had, whose grants would come to
 -- life again; and none that a client without a session draws, which has one below 2^30.
@@ -42,8 +42,8 @@ BEGIN
     );
 END $$;
 
--- For how many milliseconds the first lease that ends lasts yet; null for sessions, and for nobody. Of one that somebody made endless:
--- none, if it is held alone, since whoever settles it finds it so and cuts it down (see `locked_row`); else its TTL.
+-- For how many milliseconds the first lease that ends lasts yet; null for sessions, and for nobody. Of one that somebody made
+-- endless: none, if it is held alone, since whoever settles it finds it so and cuts it down (see `locked_row`); else its TTL.
 CREATE OR REPLACE FUNCTION fencepost.left_of(l fencepost.locks) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     ends timestamptz;
@@ -55,7 +55,10 @@ BEGIN
     ELSIF l.session IS NULL THEN
         ends := l.expires_at;
     END IF;
-    RETURN CASE WHEN isfinite(ends) THEN greatest(extract(epoch FROM ends - clock_timestamp()) * 1000, 0) WHEN ends IS NOT NULL THEN 0 END;
+    RETURN CASE
+        WHEN isfinite(ends) THEN greatest(extract(epoch FROM ends - clock_timestamp()) * 1000, 0)
+        WHEN ends IS NOT NULL THEN 0
+    END;
 END $$;
 
 -- What is known of who is in the way: the first holder, and how many wait before a ticket, or at all, as far as a thousand.
@@ -139,8 +142,8 @@ BEGIN
     );
 END $$;
 
--- Grants a lock to a claim, which leaves the queue if it stood there with a ticket. Answers the lock as it is now; the grant of one
--- that holds together with others is a row of `claims`.
+-- Grants a lock to a claim, which leaves the queue if it stood there with a ticket. Answers the lock as it is now; the grant
+-- of one that holds together with others is a row of `claims`.
 CREATE OR REPLACE FUNCTION fencepost.grant_to(l fencepost.locks, c fencepost.claims, until timestamptz) RETURNS fencepost.locks
 LANGUAGE plpgsql AS $$
 DECLARE

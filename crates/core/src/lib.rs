@@ -11,7 +11,7 @@
 //! | how a store is opened | [`url`], [`scheme`] |
 //! | for how long a grant is believed | [`machine`], a pure state machine, on the one [`clock`] |
 //! | locks by majority | [`quorum`], pure as well |
-//! | what several stores need | [`backoff`], [`batches`], [`particulars`] |
+//! | what several stores need | [`backoff`], [`batches`], [`particulars`], [`presence`] |
 //!
 //! Whoever writes a store begins with [`store::Store`]. Most people use the crate `fencepost`, which adds the guards, the stores and
 //! `Locks::open`.
@@ -31,6 +31,7 @@ pub mod memory;
 pub mod name;
 pub mod owner;
 pub mod particulars;
+pub mod presence;
 pub mod purpose;
 pub mod quorum;
 pub mod refusal;

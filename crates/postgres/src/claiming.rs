@@ -7,6 +7,7 @@ use fencepost_core::{
     clock::Sent,
     error::{Applied, Error, ErrorKind, Operation},
     name::LockName,
+    presence::Presence,
     refusal::Refusal,
 };
 use tokio_postgres::Row;
@@ -15,7 +16,6 @@ use crate::{
     answers::{ClaimAnswer, InTheWay},
     failure::Failure,
     record,
-    room::Room,
     session::{Parameter, Session},
     statements::Statement,
     store::{PostgresStore, in_order, refused},
@@ -36,7 +36,8 @@ impl PostgresStore {
         if patience == Patience::Once || claim.holding.wants().len() > 1 {
             return self.ask(claim, patience, false).await;
         }
-        let presence = Presence::enter(&self.room, claim);
+        self.room.enter(*claim.owner(), claim.name());
+        let presence = Presence::until(|| self.room.stop_waiting(claim.owner()));
         let hears = self.room.hears();
         let claimed = self.ask(claim, patience, hears).await?;
         if let Claimed::Queued(busy) = &claimed {
@@ -174,32 +175,6 @@ impl PostgresStore {
     async fn present_session(&self) -> Result<Arc<Session>, Failure> {
         self.room.hearing().await?;
         self.room.session().ok_or_else(Failure::session_ended)
-    }
-}
-
-/// A waiter's presence in the room while its claim is under way.
-struct Presence<'a> {
-    room: &'a Room,
-    claim: &'a Claim,
-    stays: bool,
-}
-
-impl<'a> Presence<'a> {
-    fn enter(room: &'a Room, claim: &'a Claim) -> Self {
-        room.enter(*claim.owner(), claim.name());
-        Self { room, claim, stays: false }
-    }
-
-    fn stay(mut self) {
-        self.stays = true;
-    }
-}
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        if !self.stays {
-            self.room.stop_waiting(self.claim.owner());
-        }
     }
 }
 

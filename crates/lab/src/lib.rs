@@ -25,7 +25,7 @@ pub mod versions;
 
 pub use cut::{CutBy, Wish};
 pub use player::AgentCommand;
-pub use scenario::{About, Expected, Reached, Scenario, Stop};
+pub use scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop};
 pub use stage::{IDLE_LIMIT, LOCK, Stage, TTL};
 pub use subject::{SUBJECTS, StoreKind, Subject};
 pub use verdict::Verdict;

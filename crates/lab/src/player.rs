@@ -24,7 +24,7 @@ use crate::{
     recorder::Recorder,
     scenario::Stop,
     stage::{LOCK, PATIENCE},
-    stand,
+    stand::{self, Way},
 };
 
 /// How client processes are started: a program that runs [`crate::agent::run`] with the role that follows as JSON.
@@ -64,7 +64,7 @@ pub(crate) struct Player {
     /// The host that it is alone on, where networks are cut by the kernel.
     pub(crate) host: Option<Arc<Host>>,
     /// What stands between it and the store, where the scenario asked for that.
-    pub(crate) to_store: Option<Network>,
+    pub(crate) to_store: Option<Way>,
     /// What stands between it and the resource.
     pub(crate) to_resource: Option<Network>,
 }
@@ -224,6 +224,11 @@ impl Player {
         self.child.wait().await?;
         self.recorder.add(Event { at, by: self.name.clone(), what: What::Died });
         Ok(())
+    }
+
+    /// How much of what it sent to the store has arrived, in bytes, where that can be told.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.to_store.as_ref().map_or(0, |way| way.network.arrived())
     }
 
     fn signalled(&self, fault: &str, phase: Phase, sent: Signal) -> Result<(), Stop> {

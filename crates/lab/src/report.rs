@@ -14,6 +14,7 @@ pub use page::{history, page, picture};
 
 use crate::{
     run::{Cell, Trial, save as save_history},
+    scenario::{NotPlayed, Scenario},
     scenarios,
     subject::{SUBJECTS, Subject},
     verdict::Verdict,
@@ -147,7 +148,7 @@ fn loaded(dir: &Path, cell: CellSummary) -> Result<Cell, String> {
     let scenario = scenarios::named(&name).map_err(|_| format!("this build knows no scenario {name:?}"))?;
     let subject = SUBJECTS.iter().copied().find(|subject| subject.to_string() == on);
     let subject: Subject = subject.ok_or_else(|| format!("this build knows no store {on:?}"))?;
-    let expected = scenario.expects(subject).ok_or_else(|| format!("{name} does not apply to {on} in this build"))?;
+    let expected = scenario.expects(subject).map_err(|_| format!("{name} does not apply to {on} in this build"))?;
     let of = |trial: TrialSummary| {
         let path = dir.join(&trial.history);
         let file = fs::File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -162,6 +163,34 @@ fn loaded(dir: &Path, cell: CellSummary) -> Result<Cell, String> {
     };
     let trials = trials.into_iter().map(of).collect::<Result<_, String>>()?;
     Ok(Cell { scenario, subject, expected, trials })
+}
+
+/// On which of these subjects a scenario is not played, by the reasons, save those that stand apart.
+fn not_played(scenario: &dyn Scenario, on: &[Subject]) -> Vec<(&'static str, Vec<Subject>)> {
+    by_reason(on.iter().filter_map(|subject| match scenario.expects(*subject) {
+        Err(NotPlayed::Because(why)) => Some((why, *subject)),
+        Err(NotPlayed::Apart) | Ok(_) => None,
+    }))
+}
+
+/// Those of these subjects that stand apart, by what holds of them.
+fn apart(on: &[Subject]) -> Vec<(&'static str, Vec<Subject>)> {
+    by_reason(on.iter().filter_map(|subject| Some((subject.apart()?, *subject))))
+}
+
+fn by_reason(said: impl Iterator<Item = (&'static str, Subject)>) -> Vec<(&'static str, Vec<Subject>)> {
+    let mut reasons: Vec<(&'static str, Vec<Subject>)> = Vec::new();
+    for (why, subject) in said {
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, subjects)) => subjects.push(subject),
+            None => reasons.push((why, vec![subject])),
+        }
+    }
+    reasons
+}
+
+fn titles(subjects: &[Subject]) -> String {
+    subjects.iter().map(|on| on.title()).collect::<Vec<_>>().join("; ")
 }
 
 /// A scenario's name and its cells, by their columns.

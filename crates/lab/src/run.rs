@@ -93,7 +93,7 @@ impl Cell {
 pub fn cells(scenarios: &[&'static dyn Scenario], subjects: &[Subject]) -> Vec<(&'static dyn Scenario, Subject)> {
     let of = |scenario: &&'static dyn Scenario| {
         let scenario = *scenario;
-        subjects.iter().filter(move |on| scenario.expects(**on).is_some()).map(move |on| (scenario, *on))
+        subjects.iter().filter(move |on| scenario.expects(**on).is_ok()).map(move |on| (scenario, *on))
     };
     scenarios.iter().flat_map(of).collect()
 }
@@ -103,7 +103,7 @@ pub async fn play(plan: &Plan, progress: &mut (dyn FnMut(&Cell) + Send)) -> Vec<
     let room = Arc::new(Semaphore::new(plan.at_once.max(1)));
     let mut running = JoinSet::new();
     for (place, (scenario, subject)) in plan.cells.iter().copied().enumerate() {
-        let Some(expected) = scenario.expects(subject) else { continue };
+        let Ok(expected) = scenario.expects(subject) else { continue };
         let (room, plan) = (room.clone(), plan.clone());
         running.spawn(async move {
             let mut trials = Vec::new();
@@ -154,7 +154,7 @@ async fn trial(scenario: &'static dyn Scenario, subject: Subject, seed: u64, pla
     let findings = check(&recorder::history(&events), &Options::default());
     let (verdict, why) = judge(reached, &findings, scenario.idle_limit());
     let took = Duration::from_nanos(crate::agent::now() - begin);
-    if scenario.expects(subject).is_some_and(|expected| expected.verdict == verdict) {
+    if scenario.expects(subject).is_ok_and(|expected| expected.verdict == verdict) {
         logs.clear();
     }
     Trial { verdict, why, seed, events, logs, findings, took }

@@ -15,8 +15,11 @@ pub trait Scenario: Sync {
     /// What it is called, and why there is one.
     fn about(&self) -> About;
 
-    /// The verdict that is expected, and why; `None` where it does not apply.
-    fn expects(&self, subject: Subject) -> Option<Expected>;
+    /// The verdict that is expected, and why.
+    ///
+    /// # Errors
+    /// Why it is not played on that subject: each cell of the matrix has a verdict or a reason.
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed>;
 
     /// From when on a lock that is wanted and that nobody has counts as blocked.
     fn idle_limit(&self) -> Duration {
@@ -66,6 +69,15 @@ pub struct Expected {
     pub because: &'static str,
 }
 
+/// Why a scenario is not played on a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotPlayed {
+    /// It does not apply there, or tells nothing that another one does not tell.
+    Because(&'static str),
+    /// The subject stands apart: [`Subject::apart`] says in which scenarios it is played.
+    Apart,
+}
+
 /// Whether the dangerous state was there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reached {
@@ -96,6 +108,6 @@ impl From<std::io::Error> for Stop {
 }
 
 /// Shorthand for [`Scenario::expects`].
-pub(crate) const fn expect(verdict: Verdict, because: &'static str) -> Option<Expected> {
-    Some(Expected { verdict, because })
+pub(crate) const fn expect(verdict: Verdict, because: &'static str) -> Result<Expected, NotPlayed> {
+    Ok(Expected { verdict, because })
 }

@@ -125,6 +125,20 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{scenario::NotPlayed, subject::SUBJECTS};
+
+    #[test]
+    fn each_cell_has_a_verdict_or_a_reason() {
+        for (scenario, subject) in ALL.iter().flat_map(|scenario| SUBJECTS.iter().map(move |on| (scenario, on))) {
+            let said = scenario.expects(*subject);
+            let why = match said {
+                Ok(expected) => Some(expected.because),
+                Err(NotPlayed::Because(why)) => Some(why),
+                Err(NotPlayed::Apart) => subject.apart(),
+            };
+            assert!(why.is_some_and(|why| !why.is_empty()), "{} on {subject}: no reason", scenario.about().name);
+        }
+    }
 
     #[test]
     fn an_unknown_scenario_names_the_nearest() {

@@ -130,12 +130,14 @@ impl Stage {
             // It is on a host of its own, which can be cut off.
             return self.start_player(name, self.url(), clock, pace).await;
         }
-        let to_store = match self.store.address() {
-            Some(address) => Some(Network::before(address).await?),
-            None => None,
+        let to_store = if self.subject.store.has_a_network() {
+            let store = self.store.clone();
+            Some(blocking(move || store.way()).await?)
+        } else {
+            None
         };
-        let url = to_store.as_ref().and_then(|network| self.store.url_through(network.address));
-        let mut player = self.start_player(name, url.unwrap_or_else(|| self.url()), clock, pace).await?;
+        let url = to_store.as_ref().map_or_else(|| self.url(), |way| way.url.clone());
+        let mut player = self.start_player(name, url, clock, pace).await?;
         player.to_store = to_store;
         player.to_resource = Some(Network::before(self.resource.address).await?);
         Ok(player)
@@ -229,7 +231,7 @@ impl Stage {
 
     /// Changes the weather between a player and the store.
     pub(crate) fn weather_to_store(&self, player: &Player, weather: Weather) -> Result<(), Stop> {
-        let network = player.to_store.as_ref();
+        let network = player.to_store.as_ref().map(|way| &way.network);
         let network = network.ok_or_else(|| Stop::NotInstalled("there is no network before this store".to_owned()))?;
         self.weather(network, &format!("{} to store", player.name), weather);
         Ok(())
@@ -280,8 +282,13 @@ impl Stage {
 
     /// Waits until the history has an event that `wanted` accepts.
     pub(crate) async fn until(&self, what: &str, mut wanted: impl FnMut(&Event) -> bool) -> Result<(), Stop> {
+        self.until_all(what, |events| events.iter().any(&mut wanted)).await
+    }
+
+    /// The same of all its events so far.
+    pub(crate) async fn until_all(&self, what: &str, mut enough: impl FnMut(&[Event]) -> bool) -> Result<(), Stop> {
         let deadline = crate::agent::now() + u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-        while !self.recorder.events().iter().any(&mut wanted) {
+        while !enough(&self.recorder.events()) {
             if crate::agent::now() > deadline {
                 return Err(Stop::Failed(format!("not within {PATIENCE:?}: {what}")));
             }
@@ -292,8 +299,13 @@ impl Stage {
 
     /// Waits until a renewal of this grant was answered.
     pub(crate) async fn renewed(&self, grant: &str) -> Result<(), Stop> {
+        self.renewals(grant, 1).await
+    }
+
+    /// Waits until so many renewals of this grant were answered.
+    pub(crate) async fn renewals(&self, grant: &str, count: usize) -> Result<(), Stop> {
         let is_one = |event: &Event| matches!(&event.what, What::Invoke { verb: Verb::Renew, grant: renewed, .. } if renewed == grant);
-        self.until("a renewal", is_one).await
+        self.until_all("renewals", |events| events.iter().filter(|event| is_one(event)).count() >= count).await
     }
 }
 

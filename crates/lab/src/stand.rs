@@ -8,6 +8,7 @@ mod pgbouncer;
 mod postgres;
 mod postgres_standby;
 mod redis;
+mod redis_errands;
 mod redlock;
 mod sentinel;
 mod zookeeper;
@@ -16,7 +17,8 @@ mod zookeeper_ensemble;
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use fencepost::{LockName, Namespace, claim::Forced, clock::BootClock, registry};
-use fencepost_servers::{Lan, Namespaces, Place, Shore, SmallDisk, WallClock};
+use fencepost_servers::{Lan, Namespaces, Network, Place, RedisServer, Shore, SmallDisk, WallClock};
+use tokio::runtime::Handle;
 
 use crate::{
     scenario::Stop,
@@ -33,7 +35,7 @@ pub(crate) enum ServerFault {
     Thaw,
     /// Kills it (SIGKILL) and starts it again with the data that it had.
     Restart,
-    /// Kills it and starts it again with nothing.
+    /// Kills it and starts it again with nothing; where there are several, one of them.
     RestartEmpty,
     /// Moves its wall clock forward by an hour.
     JumpClock,
@@ -63,6 +65,8 @@ pub(crate) enum ServerFault {
     Restore,
     /// An administrator makes another server the master; the old one lives on.
     FailOver,
+    /// An administrator ends the sessions of those who hold.
+    EndSessions,
     /// An administrator takes the lock of this name from whoever holds it.
     Break(&'static str),
 }
@@ -87,6 +91,7 @@ impl ServerFault {
             ServerFault::Snapshot => "snapshot taken",
             ServerFault::Restore => "snapshot restored",
             ServerFault::FailOver => "planned failover",
+            ServerFault::EndSessions => "sessions ended by an administrator",
             ServerFault::Break(_) => "lock broken by force",
         }
     }
@@ -102,6 +107,25 @@ pub(crate) enum Side {
     Right,
 }
 
+/// A network before a store. It ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) network: Network,
+    /// Who takes it.
+    pub(crate) url: String,
+    /// Leads clients there that ask for the way.
+    _sign: Option<RedisServer>,
+}
+
+impl Way {
+    /// To a store that is one server, by a URL that names its address. Blocks.
+    fn to_one(url: &str, server: SocketAddr) -> Result<Self, Stop> {
+        let network = Handle::current().block_on(Network::before(server))?;
+        let url = url.replace(&server.to_string(), &network.address.to_string());
+        Ok(Self { network, url, _sign: None })
+    }
+}
+
 /// The servers of a store, or its directory. Ended when dropped.
 pub(crate) trait Stand: fmt::Debug + Send + Sync {
     /// Its URL for clients.
@@ -112,9 +136,12 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Its URL for clients that reach it through `relay`.
-    fn url_through(&self, _relay: SocketAddr) -> Option<String> {
-        None
+    /// A way to it of its own for one client, which can be disturbed. Blocks.
+    ///
+    /// # Errors
+    /// [`Stop::NotInstalled`] where no network lies between.
+    fn way(&self) -> Result<Way, Stop> {
+        Err(Stop::NotInstalled("there is no network before this store".into()))
     }
 
     /// Its URL for clients that know one server and nothing of the others.
@@ -307,6 +334,10 @@ fn jump(
 /// By how many seconds one time is later than another, within half a day.
 fn apart(before: i64, after: i64) -> i64 {
     (after - before + 43_200).rem_euclid(86_400) - 43_200
+}
+
+fn no_snapshot() -> Stop {
+    Stop::NotInstalled("there is no snapshot".into())
 }
 
 fn not_possible(fault: ServerFault, on: &str) -> Stop {

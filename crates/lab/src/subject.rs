@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::agent::Client;
+use crate::{
+    agent::Client,
+    scenario::{Expected, NotPlayed},
+};
 
 /// A store that the laboratory can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,9 +119,9 @@ impl StoreKind {
         }
     }
 
-    /// Whether clients reach it at one address, so that a relay can stand between.
-    pub fn at_one_address(self) -> bool {
-        matches!(self, StoreKind::Postgres | StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis)
+    /// Whether a network lies between it and its clients.
+    pub fn has_a_network(self) -> bool {
+        self != StoreKind::File
     }
 
     /// Whether there is one server among several that can die and be replaced.
@@ -157,6 +160,56 @@ impl Subject {
         let variants = [EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble];
         !variants.contains(&self.store)
             && !matches!(self.client, Client::Monotonic | Client::Counter | Client::Advisory)
+    }
+
+    /// In which scenarios a subject is played that stands [apart](NotPlayed::Apart), and what holds of it in the others.
+    /// `None` for those of which each scenario says it.
+    pub fn apart(self) -> Option<&'static str> {
+        use StoreKind::{EtcdCluster, PgBouncer, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble};
+        Some(match (self.store, self.client) {
+            (EtcdCluster | ZooKeeperEnsemble, Client::Library) => {
+                "played where it matters that there are three servers; elsewhere it is to its clients what one is"
+            }
+            (PostgresStandby | PostgresSynchronous, Client::Library) => {
+                "played where a standby matters; elsewhere it is to its clients what PostgreSQL alone is"
+            }
+            (PgBouncer, Client::Library) => {
+                "played where it matters that sessions are shared; elsewhere it is to its clients what PostgreSQL alone is"
+            }
+            (_, Client::Library) => return None,
+            (_, Client::RedisPy | Client::Kazoo | Client::Etcdctl | Client::Naive) => {
+                "there to compare: played where it shows what the row is about, by a mistake or by avoiding one"
+            }
+            (_, Client::Monotonic) => {
+                "differs from the naive client in the clock that it looks at, and in nothing else"
+            }
+            (_, Client::Counter) => {
+                "differs from the naive client in its fence and in whom it asks, which failovers try"
+            }
+            (_, Client::Advisory) => {
+                "stands for one mistake: a lock that belongs to a session, taken where a session is not one client's"
+            }
+        })
+    }
+
+    /// Why a scenario is not played on it, where it does not stand apart anyway.
+    pub(crate) fn not_here(self, because: &'static str) -> Result<Expected, NotPlayed> {
+        Err(if self.apart().is_some() { NotPlayed::Apart } else { NotPlayed::Because(because) })
+    }
+
+    /// Why nothing is played on it in which one server takes over from another.
+    pub(crate) fn without_an_heir(self) -> Result<Expected, NotPlayed> {
+        self.not_here(match self.store {
+            StoreKind::File => "a directory has no servers",
+            StoreKind::Postgres => "there is no standby here: the second table has them",
+            StoreKind::PostgresSession => {
+                "no standby knows of a session: it ends with its server, as in `restart`, whoever comes after that"
+            }
+            StoreKind::Etcd | StoreKind::ZooKeeper => "there are no other servers here: the second table has three",
+            StoreKind::Redis => "there is no replica here: behind sentinels and in a cluster there are",
+            StoreKind::Redlock => "none of its servers knows of the others, and none takes over",
+            _ => "it is about other servers than these",
+        })
     }
 
     /// As a heading of the matrix.

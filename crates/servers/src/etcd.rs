@@ -184,6 +184,11 @@ impl EtcdCluster {
         }
     }
 
+    /// Removes a member's data. For one that was killed.
+    pub fn forget(&self, member: usize) {
+        let _ = std::fs::remove_dir_all(&*self.members[member].data());
+    }
+
     /// Starts a member that was killed, with the data it had, without waiting for it.
     ///
     /// # Panics

@@ -29,9 +29,18 @@ pub use network::{Network, Weather};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};
-pub use sentinel::{SERVICE, SentinelSet, sentinel_naming, sentinel_naming_with};
+pub use sentinel::{SERVICE, SentinelSet, sentinel_beside, sentinel_naming, sentinel_naming_with};
 pub use slow_disk::SlowDisk;
 pub use small_disk::SmallDisk;
 pub use survivors::end_with_us;
 pub use wall_clock::WallClock;
 pub use zookeeper::{Admin, Refused, TICK, ZooKeeperEnsemble, ZooKeeperServer};
+
+/// Copies the files of one directory into another.
+fn copy_files(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+    for file in std::fs::read_dir(from)? {
+        let file = file?;
+        std::fs::copy(file.path(), to.join(file.file_name()))?;
+    }
+    Ok(())
+}

@@ -2,6 +2,10 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -55,6 +59,8 @@ pub struct Network {
     weather: watch::Sender<Weather>,
     /// Changes whenever the open connections are to break.
     breaks: watch::Sender<()>,
+    /// How many bytes of requests have arrived.
+    arrived: Arc<AtomicU64>,
     /// Where clients connect to.
     pub address: SocketAddr,
     /// The same for each server, in their order, where one network lies before several.
@@ -82,14 +88,14 @@ impl Network {
 
     async fn at(places: &[(SocketAddr, SocketAddr)]) -> std::io::Result<Self> {
         let (weather, breaks) = (watch::Sender::new(Weather::Fair), watch::Sender::new(()));
-        let (mut addresses, mut accepting) = (Vec::new(), JoinSet::new());
+        let (mut addresses, mut accepting, arrived) = (Vec::new(), JoinSet::new(), Arc::default());
         for (at, server) in places {
             let listener = TcpListener::bind(at).await?;
             addresses.push(listener.local_addr()?);
-            accepting.spawn(accept(listener, *server, weather.clone(), breaks.clone()));
+            accepting.spawn(accept(listener, *server, weather.clone(), breaks.clone(), Arc::clone(&arrived)));
         }
         let address = *addresses.first().ok_or(std::io::ErrorKind::InvalidInput)?;
-        Ok(Self { weather, breaks, address, addresses, accepting })
+        Ok(Self { weather, breaks, arrived, address, addresses, accepting })
     }
 
     /// One network before several servers, at the same ports of another host than theirs: for servers that tell their clients
@@ -105,6 +111,11 @@ impl Network {
     /// Changes the weather, for open connections too.
     pub fn set(&self, weather: Weather) {
         self.weather.send_replace(weather);
+    }
+
+    /// How many bytes of requests have arrived at the servers so far.
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Relaxed)
     }
 
     /// Breaks the connections that are open, and lets new ones in.
@@ -125,15 +136,21 @@ impl Drop for Network {
     }
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sender<Weather>, breaks: watch::Sender<()>) {
+async fn accept(
+    listener: TcpListener,
+    server: SocketAddr,
+    weather: watch::Sender<Weather>,
+    breaks: watch::Sender<()>,
+    arrived: Arc<AtomicU64>,
+) {
     while let Ok((client, _)) = listener.accept().await {
         if *weather.borrow() == Weather::Cut {
             continue;
         }
-        let (weather, mut breaks) = (weather.subscribe(), breaks.subscribe());
+        let (weather, mut breaks, arrived) = (weather.subscribe(), breaks.subscribe(), arrived.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = relay(client, server, weather) => {}
+                () = relay(client, server, weather, &arrived) => {}
                 _ = breaks.changed() => {}
             }
         });
@@ -141,16 +158,21 @@ async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Sende
 }
 
 /// Passes on what comes from either side, as the weather allows.
-pub(crate) async fn relay(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
+pub(crate) async fn relay(
+    client: TcpStream,
+    server: SocketAddr,
+    mut weather: watch::Receiver<Weather>,
+    arrived: &AtomicU64,
+) {
     let address = server;
     let Some(server) = reached(address).await else { return };
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let (requests, replies) = (weather.clone(), weather.clone());
+    let (requests, replies, uncounted) = (weather.clone(), weather.clone(), AtomicU64::default());
     tokio::select! {
-        () = pass(from_client, to_server, requests, Way::Request(address)) => {}
-        () = pass(from_server, to_client, replies, Way::Reply) => {}
+        () = pass(from_client, to_server, requests, Way::Request(address), arrived) => {}
+        () = pass(from_server, to_client, replies, Way::Reply, &uncounted) => {}
         // A connection breaks in both directions at once.
         _ = weather.wait_for(|weather| *weather == Weather::Cut) => {}
     }
@@ -176,7 +198,13 @@ enum Way {
 }
 
 /// Reads on while what came before is still on its way, as a long line does: delays do not add up.
-async fn pass(mut from: OwnedReadHalf, to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>, way: Way) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    mut weather: watch::Receiver<Weather>,
+    way: Way,
+    arrived: &AtomicU64,
+) {
     let (on_its_way, arriving) = mpsc::unbounded_channel();
     let reading = async move {
         let mut buffer = vec![0; 16 * 1024];
@@ -202,16 +230,17 @@ async fn pass(mut from: OwnedReadHalf, to: OwnedWriteHalf, mut weather: watch::R
     };
     tokio::select! {
         () = reading => {}
-        () = arrive(arriving, to) => {}
+        () = arrive(arriving, to, arrived) => {}
     }
 }
 
-async fn arrive(mut arriving: mpsc::UnboundedReceiver<(Sleep, Vec<u8>)>, mut to: OwnedWriteHalf) {
+async fn arrive(mut arriving: mpsc::UnboundedReceiver<(Sleep, Vec<u8>)>, mut to: OwnedWriteHalf, arrived: &AtomicU64) {
     while let Some((arrival, bytes)) = arriving.recv().await {
         arrival.await;
         if to.write_all(&bytes).await.is_err() {
             return;
         }
+        arrived.fetch_add(bytes.len() as u64, Relaxed);
     }
 }
 

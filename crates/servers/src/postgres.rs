@@ -229,6 +229,54 @@ impl PostgresServer {
         }
     }
 
+    /// Stops it and all its processes as a frozen machine would stop: connections stay open and nothing is answered.
+    pub fn freeze(&self) {
+        self.signal_all("STOP");
+    }
+
+    /// Lets it run on.
+    pub fn thaw(&self) {
+        self.signal_all("CONT");
+    }
+
+    /// The first process first: stopped, it starts no others.
+    fn signal_all(&self, name: &str) {
+        let Some(first) = self.pid() else { return };
+        signal(first, name);
+        children_of(first).into_iter().for_each(|child| signal(child, name));
+    }
+
+    /// A copy of its data as they are, as `pg_basebackup` makes it.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn back_up(&self) -> PathBuf {
+        let backup = self.data.with_file_name("backup");
+        let mut copy = unprivileged("pg_basebackup");
+        copy.args(["-h", "127.0.0.1", "-p", &self.address.port().to_string(), "-U", "postgres", "-c", "fast"]);
+        run(copy.arg("-D").arg(&backup).args(["--no-sync", "--wal-method=stream"]));
+        backup
+    }
+
+    /// Puts a copy in the place of its data. For a server that was killed.
+    ///
+    /// # Errors
+    /// When it cannot be moved there.
+    pub fn restore(&self, backup: &Path) -> std::io::Result<()> {
+        fs::remove_dir_all(&self.data)?;
+        fs::rename(backup, &self.data)
+    }
+
+    /// Begins anew with nothing. For a server that was killed.
+    ///
+    /// # Errors
+    /// When its data cannot be removed.
+    pub fn forget(&self) -> std::io::Result<()> {
+        fs::remove_dir_all(&self.data)?;
+        initialized(&self.data);
+        Ok(())
+    }
+
     /// Starts it again on the same address with the data it had.
     ///
     /// # Panics
@@ -403,6 +451,12 @@ fn run(command: &mut Command) -> Vec<u8> {
     let output = command.output().expect("the package postgresql must be installed");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 fn signal(pid: u32, name: &str) {

@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{lan::Place, log, survivors::end_with_us, wall_clock::WallClock};
+use crate::{copy_files, lan::Place, log, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where a server keeps its append-only file, below its directory.
 const DATA: &str = "appendonlydir";
@@ -186,10 +186,7 @@ impl RedisServer {
     /// When they cannot be copied.
     pub fn snapshot(&self) -> std::io::Result<TempDir> {
         let copy = tempfile::tempdir()?;
-        for file in std::fs::read_dir(self.directory.path().join(DATA))? {
-            let file = file?;
-            std::fs::copy(file.path(), copy.path().join(file.file_name()))?;
-        }
+        copy_files(&self.directory.path().join(DATA), copy.path())?;
         Ok(copy)
     }
 
@@ -201,11 +198,7 @@ impl RedisServer {
         self.forget();
         let data = self.directory.path().join(DATA);
         std::fs::create_dir(&data)?;
-        for file in std::fs::read_dir(copy)? {
-            let file = file?;
-            std::fs::copy(file.path(), data.join(file.file_name()))?;
-        }
-        Ok(())
+        copy_files(copy, &data)
     }
 
     /// Sends one command on a connection of its own.

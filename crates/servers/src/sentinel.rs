@@ -1,6 +1,9 @@
 use std::{fmt::Write, net::SocketAddr};
 
-use crate::redis::{RedisServer, Reply, eventually, free_address};
+use crate::{
+    network::{Network, Weather},
+    redis::{RedisServer, Reply, eventually, free_address},
+};
 
 /// What the sentinels call the service.
 pub const SERVICE: &str = "locks";
@@ -12,6 +15,8 @@ pub const SERVICE: &str = "locks";
 pub struct SentinelSet {
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
+    /// What lies before each server, where they were started apart.
+    ways: Vec<Network>,
 }
 
 impl SentinelSet {
@@ -28,26 +33,80 @@ impl SentinelSet {
     /// # Panics
     /// As [`start`](SentinelSet::start).
     pub fn start_with(password: Option<&str>) -> Self {
-        let set = (0..10).find_map(|_| Self::try_start(password)).expect("three servers and three sentinels");
+        let start = |_| {
+            let addresses: [SocketAddr; 3] = std::array::from_fn(|_| free_address());
+            Self::try_start(addresses, addresses, Vec::new(), password)
+        };
+        let set = (0..10).find_map(start).expect("three servers and three sentinels");
         set.settle();
         set
     }
 
-    fn try_start(password: Option<&str>) -> Option<Self> {
-        // A replica that comes late need not wait for others to come along.
-        let quick = ["--repl-diskless-sync-delay", "0"];
-        let mut servers = vec![RedisServer::start_with(&quick)];
-        let port = servers[0].address().port().to_string();
-        let replica = [&quick[..], &["--replicaof", "127.0.0.1", &port]].concat();
-        servers.extend([RedisServer::start_with(&replica), RedisServer::start_with(&replica)]);
+    /// Starts one whose servers can be [cut off](SentinelSet::cut_off). The others and the sentinels know each by the address
+    /// of a relay before it.
+    ///
+    /// # Panics
+    /// As [`start`](SentinelSet::start).
+    pub async fn start_apart() -> Self {
+        for _ in 0..10 {
+            let addresses: [SocketAddr; 3] = std::array::from_fn(|_| free_address());
+            let mut ways = Vec::new();
+            for address in addresses {
+                ways.push(Network::before(address).await.expect("a free port"));
+            }
+            let known: [SocketAddr; 3] = std::array::from_fn(|number| ways[number].address);
+            // The relays go on meanwhile.
+            let started = tokio::task::spawn_blocking(move || {
+                let set = Self::try_start(addresses, known, ways, None)?;
+                set.settle();
+                Some(set)
+            });
+            if let Some(set) = started.await.expect("three servers and three sentinels") {
+                return set;
+            }
+        }
+        panic!("three servers and three sentinels do not find each other")
+    }
+
+    /// `known` is where the others find each server.
+    fn try_start(
+        addresses: [SocketAddr; 3],
+        known: [SocketAddr; 3],
+        ways: Vec<Network>,
+        password: Option<&str>,
+    ) -> Option<Self> {
+        let mut servers = Vec::new();
+        for (number, address) in addresses.into_iter().enumerate() {
+            let (own, master) = (known[number].port().to_string(), known[0].port().to_string());
+            // A replica that comes late need not wait for others to come along.
+            let mut settings = vec!["--repl-diskless-sync-delay", "0"];
+            settings.extend(["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", &own]);
+            if number > 0 {
+                settings.extend(["--replicaof", "127.0.0.1", &master]);
+            }
+            servers.push(RedisServer::start_at(address, &settings)?);
+        }
         let places: Vec<_> =
             (1..=3).map(|number| Place { address: free_address(), id: format!("{number:040}") }).collect();
         let sentinel = |place: &Place| {
-            let lines = configuration(&servers, &places, &place.id, password);
+            let lines = configuration(known, &places, &place.id, password);
             RedisServer::start_sentinel(place.address, &lines, password)
         };
         let sentinels = places.iter().map(sentinel).collect::<Option<_>>()?;
-        Some(Self { servers, sentinels })
+        Some(Self { servers, sentinels, ways })
+    }
+
+    /// Cuts a server off from the others and from the sentinels, not from clients that know its own address: nothing arrives,
+    /// and connections stay open. For a set that was [started apart](SentinelSet::start_apart).
+    pub fn cut_off(&self, server: &RedisServer) {
+        let known = self.known_at(server);
+        self.ways.iter().filter(|way| way.address == known).for_each(|way| way.set(Weather::Silence));
+    }
+
+    /// Where the others find a server.
+    pub fn known_at(&self, server: &RedisServer) -> SocketAddr {
+        let number = self.servers.iter().position(|other| other.address() == server.address());
+        number.and_then(|number| self.ways.get(number)).map_or(server.address(), |way| way.address)
     }
 
     /// The URL for clients.
@@ -72,7 +131,7 @@ impl SentinelSet {
     /// When no sentinel names one of the servers.
     pub fn master(&self) -> &RedisServer {
         let named = self.sentinels.iter().find_map(named_by).expect("a sentinel answers");
-        self.servers.iter().find(|server| server.address() == named).expect("a server of this set")
+        self.servers.iter().find(|server| self.known_at(server) == named).expect("a server of this set")
     }
 
     /// The servers that are not the master.
@@ -87,7 +146,7 @@ impl SentinelSet {
     /// # Panics
     /// When that does not happen.
     pub fn fail_over(&self) {
-        let old = self.master().address();
+        let old = self.known_at(self.master());
         eventually("a sentinel begins the failover", || {
             self.sentinels[0].command(&["SENTINEL", "FAILOVER", SERVICE]) == Reply::Text("OK".to_owned())
         });
@@ -129,6 +188,14 @@ struct Place {
     id: String,
 }
 
+/// The same of a service of another name, so that sentinels that watch this server as well do not take it for one of theirs.
+///
+/// # Panics
+/// As [`sentinel_naming`].
+pub fn sentinel_beside(master: SocketAddr) -> (RedisServer, String) {
+    naming("beside", master, "")
+}
+
 /// A sentinel of its own that never makes a failover and names `master`, for clients that shall go through a network.
 /// Answers it with the URL for clients.
 ///
@@ -143,27 +210,31 @@ pub fn sentinel_naming(master: SocketAddr) -> (RedisServer, String) {
 /// # Panics
 /// As [`sentinel_naming`].
 pub fn sentinel_naming_with(master: SocketAddr, lines: &str) -> (RedisServer, String) {
+    naming(SERVICE, master, lines)
+}
+
+fn naming(service: &str, master: SocketAddr, lines: &str) -> (RedisServer, String) {
     let lines = format!(
-        "{lines}sentinel monitor {SERVICE} {} {} 3\nsentinel down-after-milliseconds {SERVICE} 3600000\n",
+        "{lines}sentinel monitor {service} {} {} 3\nsentinel down-after-milliseconds {service} 3600000\n",
         master.ip(),
         master.port()
     );
     let sentinel = (0..10).find_map(|_| RedisServer::start_sentinel(free_address(), &lines, None));
     let sentinel = sentinel.expect("a sentinel answers");
-    let url = format!("redis+sentinel://{}/{SERVICE}", sentinel.address());
+    let url = format!("redis+sentinel://{}/{service}", sentinel.address());
     (sentinel, url)
 }
 
 /// With everything written down that a sentinel would find out in its first ten seconds.
-fn configuration(servers: &[RedisServer], places: &[Place], id: &str, password: Option<&str>) -> String {
-    let port = |server: &RedisServer| server.address().port();
-    let mut lines = format!("sentinel myid {id}\nsentinel monitor {SERVICE} 127.0.0.1 {} 2\n", port(&servers[0]));
+fn configuration(known: [SocketAddr; 3], places: &[Place], id: &str, password: Option<&str>) -> String {
+    let [master, replicas @ ..] = known;
+    let mut lines = format!("sentinel myid {id}\nsentinel monitor {SERVICE} 127.0.0.1 {} 2\n", master.port());
     let mut say = |line: String| writeln!(lines, "{line}").expect("a string takes everything");
     say(format!("sentinel down-after-milliseconds {SERVICE} 500"));
     say(format!("sentinel failover-timeout {SERVICE} 4000"));
     say(format!("sentinel parallel-syncs {SERVICE} 2"));
-    for replica in &servers[1..] {
-        say(format!("sentinel known-replica {SERVICE} 127.0.0.1 {}", port(replica)));
+    for replica in replicas {
+        say(format!("sentinel known-replica {SERVICE} 127.0.0.1 {}", replica.port()));
     }
     for other in places.iter().filter(|other| other.id != id) {
         say(format!("sentinel known-sentinel {SERVICE} 127.0.0.1 {} {}", other.address.port(), other.id));

@@ -21,7 +21,7 @@ pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
-use crate::{lan::Place, log, small_disk::SmallDisk, survivors::end_with_us, wall_clock::WallClock};
+use crate::{copy_files, lan::Place, log, small_disk::SmallDisk, survivors::end_with_us, wall_clock::WallClock};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -43,6 +43,9 @@ const CLASSES: [&str; 13] = [
     "netty-resolver",
     "netty-transport",
 ];
+
+/// Where a server keeps its data, below its directory.
+const DATA: &str = "version-2";
 
 /// How long a tick is. Sessions last two at least.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -178,6 +181,32 @@ impl ZooKeeperServer {
             let _ = process.kill();
             let _ = process.wait();
         }
+    }
+
+    /// Removes its data. For a server that was killed.
+    pub fn forget(&self) {
+        let _ = std::fs::remove_dir_all(self.directory.path().join(DATA));
+    }
+
+    /// A copy of its data as they are.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn snapshot(&self) -> std::io::Result<TempDir> {
+        let copy = tempfile::tempdir()?;
+        copy_files(&self.directory.path().join(DATA), copy.path())?;
+        Ok(copy)
+    }
+
+    /// Puts the data of a copy in the place of its own. For a server that was killed.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn restore(&self, copy: &Path) -> std::io::Result<()> {
+        self.forget();
+        let data = self.directory.path().join(DATA);
+        std::fs::create_dir(&data)?;
+        copy_files(copy, &data)
     }
 
     /// Stops it as SIGSTOP does: its connections stay open and say nothing.

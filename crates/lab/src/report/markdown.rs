@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::table;
+use super::{apart, not_played, table, titles};
 use crate::{agent::Client, run::Cell, verdict::Verdict};
 
 const HEAD: &str = "\
@@ -72,7 +72,11 @@ fn matrix(text: &mut String, cells: &[Cell]) {
     one_matrix(text, cells.iter().filter(|cell| cell.subject.everywhere()));
     line(text, "\nStandbys, a pool, and what is often done with them, in the dangers that are theirs:\n");
     one_matrix(text, cells.iter().filter(|cell| !cell.subject.everywhere()));
-    line(text, "\n– does not apply, or there is no such scenario for it yet.\n");
+    line(text, "\n– is not played there. Each scenario says below why, except of these:\n");
+    for (why, on) in apart(&table(cells.iter()).0) {
+        line(text, &format!("- {}: {why}", titles(&on)));
+    }
+    line(text, "");
 }
 
 fn one_matrix<'a>(text: &mut String, cells: impl Iterator<Item = &'a Cell> + Clone) {
@@ -89,7 +93,8 @@ fn one_matrix<'a>(text: &mut String, cells: impl Iterator<Item = &'a Cell> + Clo
 
 fn stories(text: &mut String, cells: &[Cell]) {
     line(text, "## The scenarios\n");
-    for (name, row) in table(cells.iter()).1 {
+    let (columns, rows) = table(cells.iter());
+    for (name, row) in rows {
         let Some(cell) = row.values().next() else { continue };
         let about = cell.scenario.about();
         line(text, &format!("### {name}\n\n**{}.** {}\n", about.title, about.why));
@@ -99,6 +104,9 @@ fn stories(text: &mut String, cells: &[Cell]) {
         line(text, "");
         for cell in row.values() {
             line(text, &format!("- {}: **{}**, {}", cell.subject.title(), cell.verdict(), cell.expected.because));
+        }
+        for (why, on) in not_played(cell.scenario, &columns) {
+            line(text, &format!("- {}: –, {why}", titles(&on)));
         }
         line(text, &format!("\nSource: {}. Again: `fencepost lab run {name}`\n", about.source));
     }

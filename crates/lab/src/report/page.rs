@@ -3,14 +3,14 @@
 use fencepost_history::{Event, Finding, Findings, History, Measures, Recorded};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{table, timeline};
-use crate::{run::Cell, verdict::Verdict};
+use super::{apart, not_played, table, timeline, titles};
+use crate::{run::Cell, subject::Subject, verdict::Verdict};
 
 const STYLE: &str = include_str!("style.css");
 
 /// One self-contained page: no script, no font, no picture from anywhere.
 pub fn page(cells: &[Cell]) -> String {
-    let rows = table(cells.iter()).1;
+    let (columns, rows) = table(cells.iter());
     let unexpected = cells.iter().filter(|cell| !cell.as_expected()).count();
     let title = "What holds, and what breaks";
     framed(
@@ -29,10 +29,11 @@ pub fn page(cells: &[Cell]) -> String {
                 section aria-labelledby="matrix" {
                     h2 id="matrix" { "The matrix" }
                     (matrix(cells))
+                    @for (why, on) in apart(&columns) { p { "– at " (titles(&on)) ": " (why) "." } }
                     (verdicts())
                     (drawing_key())
                 }
-                @for (name, row) in &rows { (story(name, &row.values().copied().collect::<Vec<_>>())) }
+                @for (name, row) in &rows { (story(name, &row.values().copied().collect::<Vec<_>>(), &columns)) }
             }
         },
     )
@@ -141,7 +142,7 @@ fn matrix(cells: &[Cell]) -> Markup {
                         @for column in 0..columns.len() {
                             td { @match row.get(&column) {
                                 Some(cell) => (verdict_link(cell)),
-                                None => span.none title="does not apply" { "–" },
+                                None => span.none title="not played: see below" { "–" },
                             } }
                         }
                     }
@@ -209,7 +210,7 @@ fn drawing_key() -> Markup {
     }
 }
 
-fn story(name: &str, cells: &[&Cell]) -> Markup {
+fn story(name: &str, cells: &[&Cell], columns: &[Subject]) -> Markup {
     let Some(first) = cells.first() else { return html! {} };
     let about = first.scenario.about();
     html! {
@@ -219,6 +220,7 @@ fn story(name: &str, cells: &[&Cell]) -> Markup {
             ol { @for step in about.steps { li { (step) } } }
             p.source { "Source: " (about.source) }
             @for cell in cells { (played(cell)) }
+            @for (why, on) in not_played(first.scenario, columns) { p { "Not played on " (titles(&on)) ": " (why) "." } }
             (timeline::legend())
             p.up { a href="#matrix" { "Back to the matrix" } }
         }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -31,12 +31,13 @@ impl Scenario for AnsweredByTheOther {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::Sentinel, Client::Library) => {
                 expect(Verdict::DoubleGrant, "the new master has never heard of what the other replica confirmed")
             }
-            _ => None,
+            (StoreKind::Cluster, Client::Library) => subject.not_here("each master here has one replica"),
+            _ => subject.without_an_heir(),
         }
     }
 

@@ -6,7 +6,7 @@ use fencepost_core::store::BoxFuture;
 
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, THINKS, TTL, pause},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -35,12 +35,12 @@ impl Scenario for CancelledCommit {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::PostgresSynchronous, Client::Library) => {
                 expect(Verdict::Ok, "a commit with that warning is unknown, and nothing is granted (T1)")
             }
-            _ => None,
+            _ => subject.not_here("it is about the commits of PostgreSQL, with the standby of the second table"),
         }
     }
 

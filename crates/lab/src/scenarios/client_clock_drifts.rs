@@ -6,10 +6,10 @@ use fencepost_core::store::BoxFuture;
 use fencepost_history::{Event, What};
 use fencepost_servers::Weather;
 
-use super::scenes::{takes_and_reads, takes_and_works};
+use super::scenes::{gives_back_in_the_end, takes_and_reads, takes_and_works};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::Subject,
     verdict::Verdict,
@@ -32,18 +32,22 @@ impl Scenario for ClientClockDrifts {
                 "A takes the lock and reads, and is cut off from the store",
                 "B gets the lock when the lease is over, reads and writes",
                 "by A's clock there is time left, and it writes",
+                "where nothing expires A is not cut off: B tries in vain, A writes and gives back, and B gets it",
             ],
             source: "Gray and Cheriton, Leases (1989), section 5: leases depend on well-behaved clocks",
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match subject.client {
-            Client::Library if subject.everywhere() && subject.store.at_one_address() => match subject.fenced() {
+            Client::Library if subject.everywhere() && !subject.expires() => {
+                expect(Verdict::Ok, "nothing of it is counted on a client's clock")
+            }
+            Client::Library if subject.everywhere() => match subject.fenced() {
                 true => expect(Verdict::OverlapFenced, "it believes in what is over, and its fence is refused"),
                 false => expect(Verdict::Overlap, "it believes in what is over, and nothing stops its write"),
             },
-            _ => None,
+            _ => Err(NotPlayed::Apart),
         }
     }
 
@@ -56,6 +60,10 @@ impl Scenario for ClientClockDrifts {
             let mut a = stage.player_at_pace("a", PACE).await?;
             let mut b = stage.player("b").await?;
             let old = takes_and_reads(&mut a, TTL).await?;
+            if !stage.subject.expires() {
+                gives_back_in_the_end(&mut a, &old, &mut b).await?;
+                return Ok(Reached::Yes);
+            }
             stage.weather_to_store(&a, Weather::Silence)?;
             takes_and_works(&mut b).await?;
             let is_told = |event: &Event| matches!(&event.what, What::Lost { grant, .. } if *grant == old);

@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use crate::{
     agent::Came,
     player::Player,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL, pause},
     subject::Subject,
     verdict::Verdict,
@@ -29,9 +29,9 @@ impl Scenario for Contention {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         if !subject.everywhere() {
-            return None;
+            return Err(NotPlayed::Apart);
         }
         expect(Verdict::Ok, "one holder at a time is all that is asked")
     }

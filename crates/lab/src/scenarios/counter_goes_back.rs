@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::takes_and_reads;
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, THINKS, TTL, pause},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -36,12 +36,12 @@ impl Scenario for CounterGoesBack {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::Sentinel, Client::Counter) => {
                 expect(Verdict::DoubleGrant, "the new master counts on from what it has heard of")
             }
-            _ => None,
+            _ => subject.not_here("it is about a fence that somebody counts beside the lock, in the second table"),
         }
     }
 

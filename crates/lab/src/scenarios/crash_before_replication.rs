@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -32,16 +32,16 @@ impl Scenario for CrashBeforeReplication {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
-            (StoreKind::Sentinel, Client::Library) => {
+            (StoreKind::Sentinel | StoreKind::Cluster, Client::Library) => {
                 expect(Verdict::DoubleGrant, "the new master has never heard of the grant")
             }
             (StoreKind::PostgresStandby, Client::Library) => expect(
                 Verdict::DoubleGrant,
                 "the standby has never heard of the grant; only the fence is higher all the same",
             ),
-            _ => None,
+            _ => subject.without_an_heir(),
         }
     }
 

@@ -7,9 +7,10 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
-    subject::Subject,
+    stand::ServerFault,
+    subject::{StoreKind, Subject},
     verdict::Verdict,
 };
 
@@ -24,6 +25,7 @@ impl Scenario for CutOff {
             steps: &[
                 "A takes the lock and reads",
                 "A is cut off from the store; it still reaches the resource",
+                "where no TTL would end it, an administrator ends A's session, and A cannot hear of it",
                 "B gets the lock when the lease is over, reads and writes",
                 "A looks at its lease, and writes if it still believes",
             ],
@@ -31,9 +33,14 @@ impl Scenario for CutOff {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
-            (store, _) if !store.at_one_address() => None,
+            (StoreKind::File, _) => subject.not_here("no network lies between a directory and who uses it"),
+            _ if !subject.everywhere() => Err(NotPlayed::Apart),
+            (StoreKind::PostgresSession, Client::Library) => expect(
+                Verdict::OverlapFenced,
+                "it believes for 15 s after its last answer, and an administrator may end its session sooner: only the fence helps",
+            ),
             (_, Client::Library) => {
                 expect(Verdict::Ok, "the holder is told at its deadline, before the store passes the lock on (L1)")
             }
@@ -41,7 +48,7 @@ impl Scenario for CutOff {
             (_, Client::Kazoo) => expect(Verdict::Ok, "who asks is told that the session is in doubt"),
             (_, Client::Etcdctl) => expect(Verdict::Overlap, "its command runs on until the lease is known to be over"),
             (_, Client::Naive) => expect(Verdict::Overlap, "it never looks, and writes"),
-            (_, Client::Monotonic | Client::Counter | Client::Advisory) => None,
+            (_, Client::Monotonic | Client::Counter | Client::Advisory) => Err(NotPlayed::Apart),
         }
     }
 
@@ -60,6 +67,10 @@ impl Scenario for CutOff {
             let mut b = stage.player("b").await?;
             let old = takes_and_reads(&mut a, TTL).await?;
             stage.cut_off(&a).await?;
+            if !stage.subject.expires() {
+                stage.freed(&old, "its session was ended");
+                stage.inflict(ServerFault::EndSessions).await?;
+            }
             takes_and_works(&mut b).await?;
             if a.check(&old).await?.came().await?.0 == Came::Yes {
                 a.write(&old).await?.came().await?;

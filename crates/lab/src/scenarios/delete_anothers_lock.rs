@@ -4,7 +4,7 @@ use fencepost_core::store::BoxFuture;
 
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::Subject,
     verdict::Verdict,
@@ -28,12 +28,14 @@ impl Scenario for DeleteAnothersLock {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         if !subject.everywhere() {
-            return None;
+            return Err(NotPlayed::Apart);
         }
         match subject.client {
-            Client::Library if !subject.expires() => None,
+            Client::Library if !subject.expires() => {
+                subject.not_here("no grant ends before it is given back, so that none can be given back too late")
+            }
             Client::Library => {
                 expect(Verdict::Ok, "a release changes nothing that is not recorded under its owner (O2)")
             }
@@ -41,7 +43,9 @@ impl Scenario for DeleteAnothersLock {
                 expect(Verdict::Overlap, "it deletes nothing, and its holder is never told of the end of the lease")
             }
             Client::Naive => expect(Verdict::DoubleGrant, "B's lock is deleted, and C gets it while B holds"),
-            Client::Kazoo | Client::Etcdctl | Client::Monotonic | Client::Counter | Client::Advisory => None,
+            Client::Kazoo | Client::Etcdctl | Client::Monotonic | Client::Counter | Client::Advisory => {
+                Err(NotPlayed::Apart)
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{finishes, takes_and_reads, tries_and_works};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -32,7 +32,7 @@ impl Scenario for DeposedMaster {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::Sentinel, Client::Library) => {
                 expect(Verdict::Ok, "whoever is told by the sentinels that the master has moved leaves the old one")
@@ -40,7 +40,10 @@ impl Scenario for DeposedMaster {
             (StoreKind::Sentinel, Client::Counter) => {
                 expect(Verdict::DoubleGrant, "the old master grants what the new one has never heard of")
             }
-            _ => None,
+            (StoreKind::Cluster, Client::Library) => {
+                subject.not_here("its nodes agree on a failover before the old master answers again")
+            }
+            _ => subject.without_an_heir(),
         }
     }
 

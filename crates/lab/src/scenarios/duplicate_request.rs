@@ -7,7 +7,7 @@ use fencepost_servers::Weather;
 
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -34,13 +34,17 @@ impl Scenario for DuplicateRequest {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
+        use StoreKind::{Cluster, Etcd, File, Postgres, PostgresSession, Redis, Redlock, Sentinel, ZooKeeper};
         match (subject.store, subject.client) {
-            (StoreKind::Redis, Client::Library) => {
+            (Redis | Sentinel | Cluster | Redlock, Client::Library) => {
                 expect(Verdict::Blocked, "nobody renews what nobody wants, and it runs out after its TTL")
             }
-            // Elsewhere a request means nothing on another connection.
-            _ => None,
+            (File, _) => subject.not_here("no network lies between a directory and who uses it"),
+            (Postgres | PostgresSession | Etcd | ZooKeeper, _) => subject.not_here(
+                "its protocol is a conversation: a request means nothing on another connection, and on its own one TCP                  delivers nothing twice",
+            ),
+            _ => Err(NotPlayed::Apart),
         }
     }
 

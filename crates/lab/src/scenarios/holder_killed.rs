@@ -4,7 +4,7 @@ use fencepost_core::store::BoxFuture;
 
 use crate::{
     agent::Came,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::Subject,
     verdict::Verdict,
@@ -23,9 +23,9 @@ impl Scenario for HolderKilled {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         if !subject.everywhere() {
-            return None;
+            return Err(NotPlayed::Apart);
         }
         match subject.expires() {
             true => expect(Verdict::Blocked, "nobody can tell a dead holder from a slow one before the TTL is over"),

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::takes_and_reads;
 use crate::{
     agent::Came,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{LOCK, Stage, THINKS, TTL, pause},
     stand::ServerFault,
     subject::Subject,
@@ -30,9 +30,9 @@ impl Scenario for KleppmannPause {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         if !subject.everywhere() {
-            return None;
+            return Err(NotPlayed::Apart);
         }
         match subject.fenced() {
             true => expect(Verdict::OverlapFenced, "the resource has seen the newer fence and refuses the older one"),

@@ -7,7 +7,7 @@ use fencepost_servers::Weather;
 
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -30,33 +30,48 @@ impl Scenario for LateReply {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
-            // etcd makes short TTLs longer than the answer takes, and a ZooKeeper session that short never begins.
-            (StoreKind::Etcd | StoreKind::ZooKeeper, _) => None,
-            (store, _) if !store.at_one_address() => None,
-            (_, Client::Library) => expect(Verdict::Ok, "an answer after its own deadline is no grant (T1)"),
-            (_, Client::RedisPy | Client::Naive) => expect(Verdict::Overlap, "it takes the answer for a grant"),
-            (_, Client::Kazoo | Client::Etcdctl | Client::Monotonic | Client::Counter | Client::Advisory) => None,
+            (StoreKind::File, _) => subject.not_here("no network lies between a directory and who uses it"),
+            (StoreKind::PostgresSession, _) => subject
+                .not_here("no grant of a session is over before its answer comes, which is waited for 3 s at most"),
+            (_, Client::Library) if subject.everywhere() => {
+                expect(Verdict::Ok, "an answer after its own deadline is no grant (T1)")
+            }
+            (StoreKind::Redis, Client::RedisPy | Client::Naive) => {
+                expect(Verdict::Overlap, "it takes the answer for a grant")
+            }
+            _ => Err(NotPlayed::Apart),
         }
+    }
+
+    /// A itself waits for its answer, and nobody has the lock meanwhile.
+    fn idle_limit(&self) -> Duration {
+        LATE * 3
     }
 
     fn play<'a>(&'a self, stage: &'a mut Stage) -> BoxFuture<'a, Result<Reached, Stop>> {
         Box::pin(async move {
             let mut a = stage.player_behind_network("a").await?;
             let mut b = stage.player("b").await?;
-            stage.weather_to_store(&a, Weather::SlowReplies(SHORT * 3 / 2))?;
-            let (old, asks) = a.begin_to_acquire(SHORT, None, false).await?;
+            // Once in peace, so that it is the answer to the claim that is late.
+            let first = a.acquire(TTL).await?;
+            a.release(&first).await?.expect(Came::Yes).await?;
+            stage.weather_to_store(&a, Weather::SlowReplies(LATE))?;
+            let asked = crate::agent::now();
+            let (old, asks) = a.begin_to_acquire(SHORT, Some(Duration::ZERO), false).await?;
             let (came, _) = asks.came().await?;
+            let late = u128::from(crate::agent::now() - asked) >= LATE.as_nanos();
             stage.weather_to_store(&a, Weather::Fair)?;
             b.acquire(TTL).await?;
             if came == Came::Yes {
                 a.release(&old).await?.came().await?;
             }
-            Ok(Reached::Yes)
+            Ok(if late { Reached::Yes } else { Reached::No("the answer was not late".to_owned()) })
         })
     }
 }
 
-/// Shorter than the client's own limit for one call, with the delay.
 const SHORT: Duration = Duration::from_millis(250);
+/// Longer than that, also where TTLs are whole seconds, and shorter than the clients' own limit for one answer.
+const LATE: Duration = Duration::from_millis(1200);

@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -33,12 +33,15 @@ impl Scenario for LeaderDies {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
                 expect(Verdict::Ok, "the next leader knows of each grant that was answered")
             }
-            _ => None,
+            (StoreKind::Sentinel | StoreKind::Cluster, Client::Library) => subject.not_here(
+                "what its heir knows of is chance: `leader-frozen` shows it with the record, `crash-before-replication` without",
+            ),
+            _ => subject.without_an_heir(),
         }
     }
 

@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -32,16 +32,16 @@ impl Scenario for LeaderFrozen {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
-        use StoreKind::{EtcdCluster, Sentinel, ZooKeeperEnsemble};
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
+        use StoreKind::{Cluster, EtcdCluster, Sentinel, ZooKeeperEnsemble};
         match (subject.store, subject.client) {
             (EtcdCluster | ZooKeeperEnsemble, Client::Library) => {
                 expect(Verdict::Ok, "the next leader knows of each grant that was answered")
             }
-            (Sentinel, Client::Library) => {
+            (Sentinel | Cluster, Client::Library) => {
                 expect(Verdict::Ok, "the record was replicated, and the clients follow the failover")
             }
-            _ => None,
+            _ => subject.without_an_heir(),
         }
     }
 

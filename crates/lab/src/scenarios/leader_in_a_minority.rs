@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::{ServerFault, Side},
     subject::{StoreKind, Subject},
@@ -33,8 +33,8 @@ impl Scenario for LeaderInAMinority {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
-        use StoreKind::{EtcdCluster, PostgresStandby, PostgresSynchronous, ZooKeeperEnsemble};
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
+        use StoreKind::{Cluster, EtcdCluster, PostgresStandby, PostgresSynchronous, Sentinel, ZooKeeperEnsemble};
         match (subject.store, subject.client) {
             (EtcdCluster | ZooKeeperEnsemble, Client::Library) => {
                 expect(Verdict::Ok, "a leader without a majority renews nothing, and its holder is told in time")
@@ -45,7 +45,14 @@ impl Scenario for LeaderInAMinority {
             (PostgresSynchronous, Client::Library) => {
                 expect(Verdict::Ok, "no commit is answered without the standby, and the holder is told in time")
             }
-            _ => None,
+            (Sentinel, Client::Library) => expect(
+                Verdict::DoubleGrant,
+                "the old master renews for who reaches it, for as long as min-replicas-max-lag lets it, or for ever",
+            ),
+            (Cluster, Client::Library) => subject.not_here(
+                "the nodes tell each other where they are, past any relay; cut off, a master goes on for cluster-node-timeout at most",
+            ),
+            _ => subject.without_an_heir(),
         }
     }
 

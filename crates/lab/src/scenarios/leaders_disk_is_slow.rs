@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::{ServerFault, Side},
     subject::{StoreKind, Subject},
@@ -33,12 +33,15 @@ impl Scenario for LeadersDiskIsSlow {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::EtcdCluster, Client::Library) => {
                 expect(Verdict::Ok, "a renewal is a keep-alive and a read by the majority, and a stuck leader has none")
             }
-            _ => None,
+            (StoreKind::Sentinel | StoreKind::Cluster, Client::Library) => {
+                subject.not_here("its master answers before anything is on a disk")
+            }
+            _ => subject.without_an_heir(),
         }
     }
 

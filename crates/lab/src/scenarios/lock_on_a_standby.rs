@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{finishes, takes_and_reads, tries_and_works};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -28,12 +28,12 @@ impl Scenario for LockOnAStandby {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::PostgresStandby, Client::Advisory) => {
                 expect(Verdict::DoubleGrant, "each server has a lock of its own")
             }
-            _ => None,
+            _ => subject.not_here("it is about the advisory locks of PostgreSQL, in the second table"),
         }
     }
 

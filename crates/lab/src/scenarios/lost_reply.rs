@@ -5,7 +5,7 @@ use fencepost_servers::Weather;
 
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -24,18 +24,16 @@ impl Scenario for LostReply {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
-            // On PostgreSQL the laboratory has not managed to lose this answer and no other.
-            (StoreKind::Postgres, _) => None,
-            (store, _) if !store.at_one_address() => None,
+            (StoreKind::File, _) => subject.not_here("no network lies between a directory and who uses it"),
             (StoreKind::ZooKeeper, Client::Library) => {
                 expect(Verdict::Blocked, "a session whose answers are lost is given up, and lasts until it expires")
             }
-            (_, Client::Library) => {
+            (_, Client::Library) if subject.everywhere() => {
                 expect(Verdict::Ok, "what was given up is released in the background, and that arrives")
             }
-            _ => None,
+            _ => Err(NotPlayed::Apart),
         }
     }
 

@@ -7,9 +7,9 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
-    subject::Subject,
+    subject::{StoreKind, Subject},
     verdict::Verdict,
 };
 
@@ -32,13 +32,20 @@ impl Scenario for MachineSuspended {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
-        match subject.client {
-            Client::Library if subject.everywhere() && subject.expires() => {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
+        match (subject.store, subject.client) {
+            (_, Client::Library) if subject.everywhere() && subject.expires() => {
                 expect(Verdict::Ok, "its deadlines are read on a clock that counts while the machine sleeps (T2)")
             }
-            Client::Monotonic => expect(Verdict::Overlap, "by its clock no time has passed"),
-            _ => None,
+            (StoreKind::File, Client::Library) => {
+                subject.not_here("nothing of it ends with time: a machine that sleeps keeps its locks, as in `paused-holder-keeps-it`")
+            }
+            (StoreKind::PostgresSession, Client::Library) => subject.not_here(
+                "no TTL ends its locks: a machine that sleeps keeps them, as in `paused-holder-keeps-it`, for as long as its \
+                 connections last",
+            ),
+            (_, Client::Monotonic) => expect(Verdict::Overlap, "by its clock no time has passed"),
+            _ => Err(NotPlayed::Apart),
         }
     }
 

@@ -4,7 +4,7 @@ use fencepost_core::store::BoxFuture;
 
 use crate::{
     agent::Came,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::Subject,
     verdict::Verdict,
@@ -28,9 +28,9 @@ impl Scenario for PausedHolderKeepsIt {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match subject.expires() {
-            true => None,
+            true => subject.not_here("its grants end with their TTL, as in `kleppmann-pause`"),
             false => expect(Verdict::Ok, "nothing expires, so nothing can expire wrongly"),
         }
     }

@@ -8,7 +8,7 @@ use fencepost_history::Holding;
 use crate::{
     agent::Came,
     player::Player,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL, pause},
     subject::Subject,
     verdict::Verdict,
@@ -34,10 +34,10 @@ impl Scenario for Permits {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match subject.shares() {
             true => expect(Verdict::Ok, "never more than there are, and no permit twice"),
-            false => None,
+            false => subject.not_here("its locks are for one holder"),
         }
     }
 

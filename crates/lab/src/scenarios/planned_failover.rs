@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -30,12 +30,13 @@ impl Scenario for PlannedFailover {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
+        use StoreKind::{Cluster, PostgresStandby, PostgresSynchronous, Sentinel};
         match (subject.store, subject.client) {
-            (StoreKind::Sentinel | StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => {
+            (Sentinel | Cluster | PostgresStandby | PostgresSynchronous, Client::Library) => {
                 expect(Verdict::Ok, "the record was replicated, and the clients follow the failover")
             }
-            _ => None,
+            _ => subject.without_an_heir(),
         }
     }
 

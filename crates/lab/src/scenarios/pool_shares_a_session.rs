@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{finishes, takes_and_reads, tries_and_works};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     subject::{StoreKind, Subject},
     verdict::Verdict,
@@ -29,7 +29,7 @@ impl Scenario for PoolSharesASession {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::PgBouncer, Client::Library) => {
                 expect(Verdict::Ok, "a row with an owner excludes whatever session it is written from")
@@ -37,7 +37,7 @@ impl Scenario for PoolSharesASession {
             (StoreKind::PgBouncer, Client::Advisory) => {
                 expect(Verdict::DoubleGrant, "to PostgreSQL both are one, who takes its own lock again")
             }
-            _ => None,
+            _ => subject.not_here("it is about a pool before PostgreSQL, in the second table"),
         }
     }
 

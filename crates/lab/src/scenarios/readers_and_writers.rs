@@ -8,7 +8,7 @@ use fencepost_history::Holding;
 use crate::{
     agent::Came,
     player::Player,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL, pause},
     subject::Subject,
     verdict::Verdict,
@@ -31,13 +31,13 @@ impl Scenario for ReadersAndWriters {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match subject.shares() {
             true => expect(
                 Verdict::Ok,
                 "no writer is beside anybody, and a reader's fence is not older than that of the writer before him (F3)",
             ),
-            false => None,
+            false => subject.not_here("its locks are for one holder"),
         }
     }
 

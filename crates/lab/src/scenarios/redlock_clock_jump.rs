@@ -4,7 +4,7 @@ use fencepost_core::store::BoxFuture;
 
 use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::{ServerFault, Side},
     subject::{StoreKind, Subject},
@@ -30,10 +30,10 @@ impl Scenario for RedlockClockJump {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match subject.store {
             StoreKind::Redlock => expect(Verdict::DoubleGrant, "the algorithm rests on clocks that do not jump"),
-            _ => None,
+            _ => subject.not_here("it is about Redlock: `server-clock-jumps` is the same for one server"),
         }
     }
 

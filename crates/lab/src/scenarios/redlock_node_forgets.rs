@@ -4,7 +4,7 @@ use fencepost_core::store::BoxFuture;
 
 use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::{ServerFault, Side},
     subject::{StoreKind, Subject},
@@ -30,13 +30,13 @@ impl Scenario for RedlockNodeForgets {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match subject.store {
             StoreKind::Redlock => expect(
                 Verdict::DoubleGrant,
                 "with restart_guard=0 a server that forgot counts at once; leave the guard on",
             ),
-            _ => None,
+            _ => subject.not_here("it is about Redlock: `restart-without-data` is the same for others"),
         }
     }
 

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{finishes, takes_and_reads};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -22,7 +22,8 @@ impl Scenario for Restart {
             why: "A restart is ordinary. A store that keeps what it answered keeps the lock.",
             steps: &[
                 "A takes the lock and reads",
-                "the server is killed and started again with its append-only file",
+                "the server is killed and started again with what it had on its disk; where there are several, one of them, the master if \
+                 there is one",
                 "B tries to get the lock, and does not",
                 "A writes and gives back; B gets it",
             ],
@@ -30,15 +31,20 @@ impl Scenario for Restart {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
-            (_, Client::Kazoo | Client::Etcdctl | Client::Monotonic | Client::Counter | Client::Advisory) => None,
-            (StoreKind::Etcd | StoreKind::ZooKeeper, Client::Naive) => None,
+            (StoreKind::File, Client::Library) => subject.not_here(
+                "a directory has no server; a host that restarts ends all processes there, as in `holder-killed`, and the fences                  are on its disk",
+            ),
             (StoreKind::PostgresSession, _) => {
                 expect(Verdict::OverlapFenced, "its session ends with the server; its holder is told, and has a fence")
             }
-            (store, _) if store.at_one_address() => expect(Verdict::Ok, "what was answered was written down"),
-            _ => None,
+            (StoreKind::Redlock, Client::Library) => expect(Verdict::Ok, "the four others are a majority without it"),
+            (_, Client::Library) if subject.everywhere() => expect(Verdict::Ok, "what was answered was written down"),
+            (StoreKind::Redis, Client::RedisPy | Client::Naive) => {
+                expect(Verdict::Ok, "what was answered was written down")
+            }
+            _ => Err(NotPlayed::Apart),
         }
     }
 

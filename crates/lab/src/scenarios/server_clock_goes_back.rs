@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::takes_and_reads;
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -32,7 +32,7 @@ impl Scenario for ServerClockGoesBack {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::Redis, Client::Library) => {
                 expect(Verdict::Blocked, "the lease ends by the server's clock, and that much later")
@@ -45,7 +45,14 @@ impl Scenario for ServerClockGoesBack {
                 expect(Verdict::Ok, "no clock decides when a session ends")
             }
             (StoreKind::ZooKeeper, Client::Library) => expect(Verdict::Ok, "it counts sessions on a monotonic clock"),
-            _ => None,
+            (StoreKind::Postgres, Client::Library) => {
+                expect(Verdict::Ok, "whoever looks at a lease that ends later than its TTL says cuts it down to that")
+            }
+            (StoreKind::File, _) => subject.not_here("a directory has no server, and no clock decides about its locks"),
+            (StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock, _) => {
+                subject.not_here("the servers are those of the column Redis, and tell the time as that does")
+            }
+            _ => Err(NotPlayed::Apart),
         }
     }
 

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{holds_through, takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -32,7 +32,7 @@ impl Scenario for ServerClockJumps {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::Redis, Client::Library | Client::RedisPy | Client::Naive) => {
                 expect(Verdict::DoubleGrant, "the lease is over by the server's clock, and by no other")
@@ -44,7 +44,12 @@ impl Scenario for ServerClockJumps {
             (StoreKind::PostgresSession, _) => expect(Verdict::Ok, "no clock decides when a session ends"),
             (StoreKind::ZooKeeper, Client::Library) => expect(Verdict::Ok, "it counts sessions on a monotonic clock"),
             (StoreKind::Etcd, Client::Library) => expect(Verdict::Ok, "a lease is over by its monotonic clock alone"),
-            _ => None,
+            (StoreKind::File, _) => subject.not_here("a directory has no server, and no clock decides about its locks"),
+            (StoreKind::Sentinel | StoreKind::Cluster, _) => {
+                subject.not_here("the master is a server of the column Redis, and tells the time as that does")
+            }
+            (StoreKind::Redlock, _) => subject.not_here("one server's clock jumps in `redlock-clock-jump`"),
+            _ => Err(NotPlayed::Apart),
         }
     }
 

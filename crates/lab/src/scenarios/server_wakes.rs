@@ -4,7 +4,7 @@ use fencepost_core::store::BoxFuture;
 
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -29,11 +29,13 @@ impl Scenario for ServerWakes {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
-            (store, _) if !matches!(store, StoreKind::Etcd | StoreKind::ZooKeeper | StoreKind::Redis) => None,
-            (_, Client::Library) => expect(Verdict::Ok, "what was given up is undone in the background (C1)"),
-            _ => None,
+            (StoreKind::File, _) => subject.not_here("a directory has no server"),
+            (_, Client::Library) if subject.everywhere() => {
+                expect(Verdict::Ok, "what was given up is undone in the background (C1)")
+            }
+            _ => Err(NotPlayed::Apart),
         }
     }
 

@@ -5,10 +5,10 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, wakes_and_looks};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, THINKS, TTL, pause},
     stand::ServerFault,
-    subject::{StoreKind, Subject},
+    subject::Subject,
     verdict::Verdict,
 };
 
@@ -31,12 +31,12 @@ impl Scenario for SnapshotRestored {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
-        match (subject.store, subject.client) {
-            (StoreKind::Redis, Client::Library) | (StoreKind::Etcd, Client::Library) => {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
+        match subject.client {
+            Client::Library if subject.everywhere() => {
                 expect(Verdict::DoubleGrant, "what was granted since then is forgotten")
             }
-            _ => None,
+            _ => Err(NotPlayed::Apart),
         }
     }
 

@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL, pause},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -33,7 +33,7 @@ impl Scenario for StoreIsFull {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         match (subject.store, subject.client) {
             (StoreKind::Redis | StoreKind::Etcd | StoreKind::Postgres, Client::Library) => expect(
                 Verdict::Ok,
@@ -45,7 +45,13 @@ impl Scenario for StoreIsFull {
             (StoreKind::ZooKeeper, Client::Library) => {
                 expect(Verdict::Ok, "it ends itself when it cannot write, and whoever holds is told in time")
             }
-            _ => None,
+            (StoreKind::PostgresSession, _) => {
+                subject.not_here("the server is that of the column PostgreSQL, and a session that holds writes nothing")
+            }
+            (StoreKind::Sentinel | StoreKind::Cluster | StoreKind::Redlock, _) => {
+                subject.not_here("the servers are those of the column Redis, and are full as they are")
+            }
+            _ => Err(NotPlayed::Apart),
         }
     }
 

@@ -8,7 +8,7 @@ use fencepost_servers::Weather;
 
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
-    scenario::{About, Expected, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
     stage::{Stage, TTL, pause},
     subject::Subject,
     verdict::Verdict,
@@ -32,9 +32,9 @@ impl Scenario for WriteInFlight {
         }
     }
 
-    fn expects(&self, subject: Subject) -> Option<Expected> {
+    fn expects(&self, subject: Subject) -> Result<Expected, NotPlayed> {
         if !subject.everywhere() {
-            return None;
+            return Err(NotPlayed::Apart);
         }
         match subject.fenced() {
             true => expect(Verdict::OverlapFenced, "the resource has seen the newer fence and refuses the older one"),

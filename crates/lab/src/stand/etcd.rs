@@ -9,7 +9,7 @@ use std::{
 use fencepost_servers::{EtcdCluster, Lan, WallClock};
 use rustix::process::Signal;
 
-use super::{NO_CLOCK, ServerFault, Stand, jump, needs, not_possible, place};
+use super::{NO_CLOCK, ServerFault, Stand, Way, jump, needs, no_snapshot, not_possible, place};
 use crate::{fault::signal, scenario::Stop};
 
 /// Small, so that it is soon full.
@@ -48,8 +48,8 @@ impl Stand for Member {
         Some(self.cluster.address(0))
     }
 
-    fn url_through(&self, relay: SocketAddr) -> Option<String> {
-        Some(self.url().replace(&self.cluster.address(0).to_string(), &relay.to_string()))
+    fn way(&self) -> Result<Way, Stop> {
+        Way::to_one(&self.url(), self.cluster.address(0))
     }
 
     fn logs(&self) -> Vec<(String, String)> {
@@ -60,8 +60,11 @@ impl Stand for Member {
         match fault {
             ServerFault::Freeze => signal(self.cluster.pid(0), Signal::STOP),
             ServerFault::Thaw => signal(self.cluster.pid(0), Signal::CONT),
-            ServerFault::Restart => {
+            ServerFault::Restart | ServerFault::RestartEmpty => {
                 self.cluster.kill(0);
+                if fault == ServerFault::RestartEmpty {
+                    self.cluster.forget(0);
+                }
                 self.cluster.launch(0);
                 self.cluster.wait_for(0);
                 Ok(())
@@ -79,7 +82,7 @@ impl Stand for Member {
                 Ok(())
             }
             ServerFault::Restore => {
-                let snapshot = self.snapshot.get().ok_or_else(|| Stop::NotInstalled("there is no snapshot".into()))?;
+                let snapshot = self.snapshot.get().ok_or_else(no_snapshot)?;
                 self.cluster.restore(snapshot);
                 Ok(())
             }

@@ -85,6 +85,13 @@ impl Stand for Members {
             ServerFault::CrashMaster => self.cluster.kill(leader),
             ServerFault::FreezeLeader => self.cluster.pause(leader),
             ServerFault::CutOffLeader => return self.cut_off(leader),
+            ServerFault::RestartEmpty => {
+                let other = (leader + 1) % self.cluster.size();
+                self.cluster.kill(other);
+                self.cluster.forget(other);
+                self.cluster.launch(other);
+                return Ok(());
+            }
             ServerFault::SlowDisk => {
                 let slowed = SlowDisk::of(self.cluster.pid(leader), DELAY).map_err(Stop::NotInstalled)?;
                 *self.slowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(slowed);

@@ -1,6 +1,11 @@
 //! A directory.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
 
 use fencepost_servers::SmallDisk;
 use tempfile::TempDir;
@@ -16,6 +21,9 @@ pub(super) struct Directory {
     home: TempDir,
     disk: Option<Arc<SmallDisk>>,
 }
+
+/// Where a copy of the locks is.
+const COPY: &str = "copy";
 
 impl Directory {
     pub(super) fn start(ground: &Ground) -> Result<Arc<dyn Stand>, Stop> {
@@ -34,11 +42,25 @@ impl Stand for Directory {
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
-            ServerFault::RestartEmpty => Ok(std::fs::remove_dir_all(self.locks())?),
+            ServerFault::RestartEmpty => Ok(fs::remove_dir_all(self.locks())?),
             ServerFault::Fill => fill(self.disk.as_ref()),
             ServerFault::Clear => clear(self.disk.as_ref()),
+            // A backup of what was never used is a backup of nothing.
+            ServerFault::Snapshot => {
+                fs::create_dir_all(self.locks())?;
+                copy(&self.locks(), &self.home.path().join(COPY))
+            }
+            ServerFault::Restore => {
+                fs::remove_dir_all(self.locks())?;
+                copy(&self.home.path().join(COPY), &self.locks())
+            }
             ServerFault::Break(lock) => break_by_force(&self.url(), lock),
             other => Err(not_possible(other, "a directory")),
         }
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Stop> {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
+    if copied.success() { Ok(()) } else { Err(Stop::NotInstalled("the directory could not be copied".into())) }
 }

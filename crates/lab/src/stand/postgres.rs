@@ -1,12 +1,18 @@
 //! One PostgreSQL server, with Fencepost's tables.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
 use fencepost_core::url::StoreUrl;
 use fencepost_postgres::PostgresConfig;
 use fencepost_servers::{PostgresServer, SmallDisk, WallClock};
 
-use super::{Ground, NO_CLOCK, ServerFault, Stand, break_by_force, clear, fill, jump, not_possible, place};
+use super::{
+    Ground, NO_CLOCK, ServerFault, Stand, Way, break_by_force, clear, fill, jump, no_snapshot, not_possible, place,
+};
 use crate::scenario::Stop;
 
 /// Room for a new cluster, and for what is written while it is small.
@@ -23,12 +29,19 @@ pub(super) struct Server {
     disk: Option<Arc<SmallDisk>>,
     /// What the URL says besides.
     options: &'static str,
+    snapshot: OnceLock<PathBuf>,
 }
 
 impl Server {
     /// For locks that live as long as they are renewed.
     pub(super) fn of_leases(ground: &Ground) -> Result<Arc<dyn Stand>, Stop> {
-        let elsewhere = |server, disk| Self { server, disk, clock: Err(NO_CLOCK.to_owned()), options: "" };
+        let elsewhere = |server, disk| Self {
+            server,
+            disk,
+            clock: Err(NO_CLOCK.to_owned()),
+            options: "",
+            snapshot: OnceLock::new(),
+        };
         if let Some(disk) = ground.disk(SMALL)? {
             let server = migrated(|| PostgresServer::start_on_disk(&disk))?;
             return Ok(Arc::new(elsewhere(server, Some(disk))));
@@ -48,7 +61,7 @@ impl Server {
     fn start(options: &'static str) -> Result<Arc<dyn Stand>, Stop> {
         let clock = WallClock::new().map(Arc::new);
         let server = migrated(|| clock.as_ref().map_or_else(|_| PostgresServer::start(), PostgresServer::start_on))?;
-        Ok(Arc::new(Self { server, clock, disk: None, options }))
+        Ok(Arc::new(Self { server, clock, disk: None, options, snapshot: OnceLock::new() }))
     }
 }
 
@@ -59,11 +72,16 @@ pub(super) fn migrated(start: impl FnOnce() -> PostgresServer) -> Result<Postgre
         return Err(Stop::Missing("PostgreSQL is not installed: install the package postgresql".into()));
     }
     let server = start();
+    migrate(&server)?;
+    Ok(server)
+}
+
+fn migrate(server: &PostgresServer) -> Result<(), Stop> {
     let failed = |error: fencepost::Error| Stop::Failed(error.to_string());
     let config = StoreUrl::parse(&server.url(DATABASE)).and_then(PostgresConfig::from_url).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(fencepost_postgres::migrate(&config)).map_err(failed)?;
-    Ok(server)
+    Ok(())
 }
 
 impl Stand for Server {
@@ -75,8 +93,8 @@ impl Stand for Server {
         Some(self.server.address())
     }
 
-    fn url_through(&self, relay: SocketAddr) -> Option<String> {
-        Some(self.url().replace(&self.server.address().to_string(), &relay.to_string()))
+    fn way(&self) -> Result<Way, Stop> {
+        Way::to_one(&self.url(), self.server.address())
     }
 
     fn logs(&self) -> Vec<(String, String)> {
@@ -85,26 +103,47 @@ impl Stand for Server {
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
+            ServerFault::Freeze => self.server.freeze(),
+            ServerFault::Thaw => self.server.thaw(),
             ServerFault::Restart => {
                 self.server.kill();
                 self.server.launch();
-                Ok(())
+            }
+            ServerFault::RestartEmpty => {
+                self.server.kill();
+                self.server.forget()?;
+                self.server.launch();
+                migrate(&self.server)?;
+            }
+            ServerFault::Snapshot => {
+                self.snapshot.get_or_init(|| self.server.back_up());
+            }
+            ServerFault::Restore => {
+                let snapshot = self.snapshot.get().ok_or_else(no_snapshot)?;
+                self.server.kill();
+                self.server.restore(snapshot)?;
+                self.server.launch();
+            }
+            ServerFault::EndSessions => {
+                let ends = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted";
+                self.server.sql(DATABASE, ends);
             }
             ServerFault::JumpClock | ServerFault::SetClockBack => {
                 let now = "SELECT extract(epoch FROM clock_timestamp())::bigint";
-                jump(&self.clock, self.server.pid(), fault, || self.server.value(DATABASE, now).parse().ok())
+                return jump(&self.clock, self.server.pid(), fault, || self.server.value(DATABASE, now).parse().ok());
             }
             ServerFault::Fill => {
                 fill(self.disk.as_ref())?;
                 let more = "CREATE TABLE filling AS SELECT repeat('x', 1000) FROM generate_series(1, 100)";
-                match self.server.try_sql(DATABASE, more) {
+                return match self.server.try_sql(DATABASE, more) {
                     Err(why) if why.contains("No space left on device") => Ok(()),
                     other => Err(Stop::NotInstalled(format!("the server was to take no more, and said {other:?}"))),
-                }
+                };
             }
-            ServerFault::Clear => clear(self.disk.as_ref()),
-            ServerFault::Break(lock) => break_by_force(&self.url(), lock),
-            other => Err(not_possible(other, "a PostgreSQL server")),
+            ServerFault::Clear => return clear(self.disk.as_ref()),
+            ServerFault::Break(lock) => return break_by_force(&self.url(), lock),
+            other => return Err(not_possible(other, "a PostgreSQL server")),
         }
+        Ok(())
     }
 }

@@ -1,14 +1,13 @@
 //! One Redis server.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, OnceLock},
-};
+use std::{net::SocketAddr, slice, sync::Arc};
 
 use fencepost_servers::{Lan, RedisServer, Reply, WallClock};
-use tempfile::TempDir;
 
-use super::{NO_CLOCK, ServerFault, Stand, jump, needs, not_possible, place};
+use super::{
+    NO_CLOCK, ServerFault, Stand, Way, jump, needs, not_possible, place,
+    redis_errands::{Copies, restart},
+};
 use crate::{fault::signal, scenario::Stop};
 
 #[derive(Debug)]
@@ -16,7 +15,7 @@ pub(super) struct Server {
     server: RedisServer,
     /// Why it has none of its own, where that is so.
     clock: Result<Arc<WallClock>, String>,
-    snapshot: OnceLock<TempDir>,
+    copies: Copies,
 }
 
 impl Server {
@@ -24,11 +23,11 @@ impl Server {
         needs("redis-server", "redis-server")?;
         if lan.is_some() {
             let (server, clock) = (RedisServer::start_in(&place(lan)?), Err(NO_CLOCK.to_owned()));
-            return Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }));
+            return Ok(Arc::new(Self { server, clock, copies: Copies::default() }));
         }
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| RedisServer::start(), RedisServer::start_on);
-        Ok(Arc::new(Self { server, clock, snapshot: OnceLock::new() }))
+        Ok(Arc::new(Self { server, clock, copies: Copies::default() }))
     }
 }
 
@@ -50,8 +49,8 @@ impl Stand for Server {
         Some(self.server.address())
     }
 
-    fn url_through(&self, relay: SocketAddr) -> Option<String> {
-        Some(format!("redis://{relay}"))
+    fn way(&self) -> Result<Way, Stop> {
+        Way::to_one(&self.url(), self.server.address())
     }
 
     fn logs(&self) -> Vec<(String, String)> {
@@ -63,30 +62,12 @@ impl Stand for Server {
         match fault {
             ServerFault::Freeze => signal(pid, rustix::process::Signal::STOP),
             ServerFault::Thaw => signal(pid, rustix::process::Signal::CONT),
-            ServerFault::Restart => {
-                self.server.kill();
-                self.server.launch();
+            ServerFault::Restart | ServerFault::RestartEmpty => {
+                restart(&self.server, fault == ServerFault::Restart);
                 Ok(())
             }
-            ServerFault::RestartEmpty => {
-                self.server.kill();
-                self.server.forget();
-                self.server.launch();
-                Ok(())
-            }
-            ServerFault::Snapshot => {
-                let copy = self.server.snapshot()?;
-                self.snapshot.get_or_init(|| copy);
-                Ok(())
-            }
-            ServerFault::Restore => {
-                let snapshot = self.snapshot.get();
-                self.server.kill();
-                self.server
-                    .restore(snapshot.ok_or_else(|| Stop::NotInstalled("there is no snapshot".into()))?.path())?;
-                self.server.launch();
-                Ok(())
-            }
+            ServerFault::Snapshot => self.copies.take(slice::from_ref(&self.server)),
+            ServerFault::Restore => self.copies.put_back(slice::from_ref(&self.server)),
             ServerFault::Fill => self.limit_memory("1"),
             ServerFault::Clear => self.limit_memory("0"),
             ServerFault::JumpClock | ServerFault::SetClockBack => {

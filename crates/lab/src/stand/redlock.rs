@@ -6,10 +6,15 @@ use std::{
     thread,
 };
 
-use fencepost_servers::{RedisServer, WallClock};
+use fencepost_servers::{Network, RedisServer, WallClock};
+use rustix::process::Signal;
+use tokio::runtime::Handle;
 
-use super::{ServerFault, Side, Stand, jump, needs, not_possible, numbered};
-use crate::scenario::Stop;
+use super::{
+    ServerFault, Side, Stand, Way, jump, needs, not_possible, numbered,
+    redis_errands::{Copies, restart},
+};
+use crate::{fault::signal, scenario::Stop};
 
 /// The one that both sides of a partition reach.
 const MIDDLE: usize = 2;
@@ -18,6 +23,7 @@ const MIDDLE: usize = 2;
 pub(super) struct Servers {
     servers: Vec<RedisServer>,
     clock: Arc<WallClock>,
+    copies: Copies,
 }
 
 impl Servers {
@@ -33,7 +39,11 @@ impl Servers {
             .collect();
         let started = starting.into_iter().map(|server| server.join());
         let servers = started.collect::<Result<_, _>>().map_err(|_| Stop::Failed("a server did not start".into()))?;
-        Ok(Arc::new(Self { servers, clock }))
+        Ok(Arc::new(Self { servers, clock, copies: Copies::default() }))
+    }
+
+    fn each(&self, does: impl Fn(&RedisServer) -> Result<(), Stop>) -> Result<(), Stop> {
+        self.servers.iter().try_for_each(does)
     }
 
     /// The limit for one node is wide, since the machine may be busy. The servers keep what they wrote, so that one that
@@ -47,6 +57,12 @@ impl Servers {
 impl Stand for Servers {
     fn url(&self) -> String {
         Self::url_of(&self.servers.iter().map(RedisServer::address).collect::<Vec<_>>())
+    }
+
+    fn way(&self) -> Result<Way, Stop> {
+        let addresses: Vec<_> = self.servers.iter().map(RedisServer::address).collect();
+        let network = Handle::current().block_on(Network::before_all(&addresses))?;
+        Ok(Way { url: Self::url_of(&network.addresses), network, _sign: None })
     }
 
     fn url_from(&self, side: Side) -> Result<String, Stop> {
@@ -70,12 +86,14 @@ impl Stand for Servers {
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
-            ServerFault::RestartEmpty => {
-                self.servers[MIDDLE].kill();
-                self.servers[MIDDLE].forget();
-                self.servers[MIDDLE].launch();
+            ServerFault::Freeze => self.each(|server| signal(server.pid(), Signal::STOP)),
+            ServerFault::Thaw => self.each(|server| signal(server.pid(), Signal::CONT)),
+            ServerFault::Restart | ServerFault::RestartEmpty => {
+                restart(&self.servers[MIDDLE], fault == ServerFault::Restart);
                 Ok(())
             }
+            ServerFault::Snapshot => self.copies.take(&self.servers),
+            ServerFault::Restore => self.copies.put_back(&self.servers),
             // There is no leader: any of them will do.
             ServerFault::CrashMaster => {
                 self.servers[0].kill();

@@ -1,68 +1,97 @@
 //! A Redis master with two replicas, watched by three sentinels.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use fencepost_servers::{RedisServer, Reply, SentinelSet};
+use fencepost_servers::{Network, RedisServer, SentinelSet, sentinel_beside};
+use rustix::process::Signal;
+use tokio::runtime::Handle;
 
-use super::{ServerFault, Stand, needs, not_possible, numbered};
-use crate::scenario::Stop;
+use super::{
+    ServerFault, Side, Stand, Way, needs, not_possible, numbered,
+    redis_errands::{Copies, forgets_its_master, restart, said, takes_nothing},
+};
+use crate::{fault::signal, scenario::Stop};
 
 #[derive(Debug)]
-pub(super) struct Set(SentinelSet);
+pub(super) struct Set {
+    set: SentinelSet,
+    copies: Copies,
+    /// Leads to the first master past the network before it.
+    on_the_left: OnceLock<(RedisServer, String)>,
+}
 
 impl Set {
     pub(super) fn start() -> Result<Arc<dyn Stand>, Stop> {
         needs("redis-server", "redis-server")?;
-        Ok(Arc::new(Self(SentinelSet::start())))
+        let set = Handle::current().block_on(SentinelSet::start_apart());
+        Ok(Arc::new(Self { set, copies: Copies::default(), on_the_left: OnceLock::new() }))
+    }
+
+    /// Does something to the master, and waits until every sentinel names another.
+    fn replace_master(&self, by: impl FnOnce(&RedisServer) -> Result<(), Stop>) -> Result<(), Stop> {
+        let master = self.set.master();
+        by(master)?;
+        self.set.await_other_master(self.set.known_at(master));
+        Ok(())
+    }
+
+    /// The sentinels stand still as well, and depose nobody meanwhile.
+    fn all(&self, sent: Signal) -> Result<(), Stop> {
+        self.set.sentinels().iter().chain(self.set.servers()).try_for_each(|server| signal(server.pid(), sent))
     }
 
     /// The replicas take no writes: what their master sends them lies in front of them.
     fn hold_replication(&self) -> Result<(), Stop> {
-        self.0.replicas().try_for_each(|replica| said(replica, &["CLIENT", "PAUSE", "60000", "WRITE"]))
+        self.set.replicas().try_for_each(takes_nothing)
     }
 
     /// One replica takes no writes, and is the one to be promoted; the other goes on answering for both.
     fn hold_the_heir(&self) -> Result<(), Stop> {
-        let mut replicas = self.0.replicas();
+        let mut replicas = self.set.replicas();
         let (Some(heir), Some(other)) = (replicas.next(), replicas.next()) else {
             return Err(Stop::NotInstalled("there are not two replicas".into()));
         };
         said(heir, &["CONFIG", "SET", "replica-priority", "1"])?;
         said(other, &["CONFIG", "SET", "replica-priority", "0"])?; // never to be promoted
-        said(heir, &["CLIENT", "PAUSE", "60000", "WRITE"])
+        takes_nothing(heir)
     }
 
     /// The master is gone before the replicas go on, and what lay in front of them is gone with it.
     fn crash_master(&self) -> Result<(), Stop> {
-        let master = self.0.master();
-        let replicas: Vec<&RedisServer> = self.0.replicas().collect();
-        let address = master.address();
-        master.kill();
-        replicas.into_iter().try_for_each(|replica| said(replica, &["CLIENT", "UNPAUSE"]))?;
-        self.0.await_other_master(address);
-        Ok(())
-    }
-}
-
-fn said(server: &RedisServer, words: &[&str]) -> Result<(), Stop> {
-    match server.try_command(words)? {
-        Reply::Refused(why) => Err(Stop::NotInstalled(why)),
-        _ => Ok(()),
+        let replicas: Vec<&RedisServer> = self.set.replicas().collect();
+        self.replace_master(|master| {
+            master.kill();
+            replicas.into_iter().try_for_each(forgets_its_master)
+        })
     }
 }
 
 impl Stand for Set {
     fn url(&self) -> String {
-        self.0.url()
+        self.set.url()
     }
 
     fn url_of_one(&self) -> String {
-        self.0.master().url()
+        self.set.master().url()
+    }
+
+    fn way(&self) -> Result<Way, Stop> {
+        let network = Handle::current().block_on(Network::before(self.set.master().address()))?;
+        let (sign, url) = sentinel_beside(network.address);
+        Ok(Way { network, url, _sign: Some(sign) })
+    }
+
+    /// On the left the first master is all there is.
+    fn url_from(&self, side: Side) -> Result<String, Stop> {
+        Ok(match side {
+            Side::Left => self.on_the_left.get_or_init(|| sentinel_beside(self.set.master().address())).1.clone(),
+            Side::Right => self.set.url(),
+        })
     }
 
     fn logs(&self) -> Vec<(String, String)> {
-        let mut logs = numbered("redis", self.0.servers().iter().map(RedisServer::log));
-        logs.extend(numbered("sentinel", self.0.sentinels().iter().map(RedisServer::log)));
+        let mut logs = numbered("redis", self.set.servers().iter().map(RedisServer::log));
+        logs.extend(numbered("sentinel", self.set.sentinels().iter().map(RedisServer::log)));
         logs
     }
 
@@ -71,15 +100,26 @@ impl Stand for Set {
             ServerFault::HoldReplication => self.hold_replication(),
             ServerFault::HoldTheHeir => self.hold_the_heir(),
             ServerFault::CrashMaster => self.crash_master(),
-            ServerFault::FreezeLeader => {
-                let master = self.0.master();
-                let address = master.address();
-                master.freeze();
-                self.0.await_other_master(address);
+            ServerFault::FreezeLeader => self.replace_master(|master| signal(master.pid(), Signal::STOP)),
+            ServerFault::CutOffLeader => self.replace_master(|master| {
+                self.set.cut_off(master);
+                Ok(())
+            }),
+            ServerFault::Freeze => self.all(Signal::STOP),
+            ServerFault::Thaw => self.all(Signal::CONT),
+            // Sooner than the sentinels notice it.
+            ServerFault::Restart | ServerFault::RestartEmpty => {
+                restart(self.set.master(), fault == ServerFault::Restart);
+                Ok(())
+            }
+            ServerFault::Snapshot => self.copies.take(self.set.servers()),
+            ServerFault::Restore => {
+                self.copies.put_back(self.set.servers())?;
+                self.set.settle();
                 Ok(())
             }
             ServerFault::FailOver => {
-                self.0.fail_over();
+                self.set.fail_over();
                 Ok(())
             }
             other => Err(not_possible(other, "a Sentinel set")),

@@ -1,10 +1,15 @@
 //! One ZooKeeper server.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use fencepost_servers::{SmallDisk, WallClock, ZooKeeperServer};
+use tempfile::TempDir;
 
-use super::{Ground, NO_CLOCK, ServerFault, Stand, clear, fill, jump, needs, not_possible, place};
+use super::{Ground, NO_CLOCK, ServerFault, Stand, Way, clear, fill, jump, needs, no_snapshot, not_possible, place};
 use crate::scenario::Stop;
 
 #[derive(Debug)]
@@ -14,6 +19,7 @@ pub(super) struct Server {
     clock: Result<Arc<WallClock>, String>,
     /// What its data are on, where that is no ordinary disk.
     disk: Option<Arc<SmallDisk>>,
+    snapshot: OnceLock<TempDir>,
 }
 
 /// Room for a snapshot and a few logs.
@@ -22,16 +28,17 @@ const SMALL: u64 = 4 << 20;
 impl Server {
     pub(super) fn start(ground: &Ground) -> Result<Arc<dyn Stand>, Stop> {
         is_installed()?;
-        let elsewhere = |server, disk| Self { server, disk, clock: Err(NO_CLOCK.to_owned()) };
+        let with = |server, clock, disk| Arc::new(Self { server, clock, disk, snapshot: OnceLock::new() });
+        let no_clock = || Err(NO_CLOCK.to_owned());
         if let Some(disk) = ground.disk(SMALL)? {
-            return Ok(Arc::new(elsewhere(ZooKeeperServer::start_on_disk(&disk), Some(disk))));
+            return Ok(with(ZooKeeperServer::start_on_disk(&disk), no_clock(), Some(disk)));
         }
         if let Some(lan) = &ground.lan {
-            return Ok(Arc::new(elsewhere(ZooKeeperServer::start_in(&place(Some(lan))?), None)));
+            return Ok(with(ZooKeeperServer::start_in(&place(Some(lan))?), no_clock(), None));
         }
         let clock = WallClock::new().map(Arc::new);
         let server = clock.as_ref().map_or_else(|_| ZooKeeperServer::start(), ZooKeeperServer::start_on);
-        Ok(Arc::new(Self { server, clock, disk: None }))
+        Ok(with(server, clock, None))
     }
 }
 
@@ -64,8 +71,8 @@ impl Stand for Server {
         Some(self.server.address())
     }
 
-    fn url_through(&self, relay: SocketAddr) -> Option<String> {
-        Some(format!("zookeeper://{relay}"))
+    fn way(&self) -> Result<Way, Stop> {
+        Way::to_one(&self.url(), self.server.address())
     }
 
     fn logs(&self) -> Vec<(String, String)> {
@@ -93,6 +100,21 @@ impl Stand for Server {
             // It tells nobody the time.
             ServerFault::JumpClock | ServerFault::SetClockBack => {
                 return jump(&self.clock, self.server.pid(), fault, || None);
+            }
+            ServerFault::RestartEmpty => {
+                self.server.kill();
+                self.server.forget();
+                self.server.launch();
+            }
+            ServerFault::Snapshot => {
+                let copy = self.server.snapshot()?;
+                self.snapshot.get_or_init(|| copy);
+            }
+            ServerFault::Restore => {
+                let snapshot = self.snapshot.get().ok_or_else(no_snapshot)?;
+                self.server.kill();
+                self.server.restore(snapshot.path())?;
+                self.server.launch();
             }
             other => return Err(not_possible(other, "a ZooKeeper server")),
         }

@@ -83,6 +83,13 @@ impl Stand for Servers {
             ServerFault::CrashMaster => self.ensemble.servers()[leader].kill(),
             ServerFault::FreezeLeader => self.ensemble.servers()[leader].freeze(),
             ServerFault::CutOffLeader => return self.cut_off(leader),
+            ServerFault::RestartEmpty => {
+                let other = &self.ensemble.servers()[(leader + 1) % self.ensemble.servers().len()];
+                other.kill();
+                other.forget();
+                other.launch();
+                return Ok(());
+            }
             other => return Err(not_possible(other, "three ZooKeeper servers")),
         }
         self.wait_for_other_than(leader)

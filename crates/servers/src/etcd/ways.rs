@@ -9,7 +9,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -101,7 +101,7 @@ async fn accept(
             let weather = between.weather[who][to].subscribe();
             let fair = *weather.borrow() != Weather::Cut;
             if fair {
-                relay(connection, member, weather).await;
+                relay(connection, member, weather, &AtomicU64::new(0)).await;
             }
         });
     }

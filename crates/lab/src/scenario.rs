@@ -78,6 +78,11 @@ pub enum NotPlayed {
     Apart,
 }
 
+/// Shorthand for [`Scenario::expects`] where a subject that stands apart has a reason of this scenario's own.
+pub(crate) const fn not_played(because: &'static str) -> Result<Expected, NotPlayed> {
+    Err(NotPlayed::Because(because))
+}
+
 /// Whether the dangerous state was there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reached {

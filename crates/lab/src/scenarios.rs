@@ -30,6 +30,7 @@ mod pool_shares_a_session;
 mod readers_and_writers;
 mod redlock_clock_jump;
 mod redlock_node_forgets;
+mod redlock_restart_guard;
 mod restart;
 mod restart_without_data;
 mod scenes;
@@ -86,6 +87,7 @@ pub const ALL: &[&dyn Scenario] = &[
     &lock_on_a_standby::LockOnAStandby,
     &redlock_clock_jump::RedlockClockJump,
     &redlock_node_forgets::RedlockNodeForgets,
+    &redlock_restart_guard::RedlockRestartGuard,
 ];
 
 /// The scenario of this name.

@@ -20,7 +20,7 @@ use crate::{
     recorder::Recorder,
     resource::Resource,
     scenario::{Scenario, Stop},
-    stand::{self, Ground, ServerFault, Side, Stand},
+    stand::{self, Ground, ServerFault, Side, Stand, UNGUARDED},
     subject::Subject,
 };
 
@@ -145,8 +145,17 @@ impl Stage {
 
     /// A client process on one side of a partition of the store's servers.
     pub(crate) async fn player_from(&self, name: &str, side: Side) -> Result<Player, Stop> {
+        self.start_player_from(name, side, |url| url).await
+    }
+
+    /// The same for a Redlock whose servers do not count before they have been up for a TTL.
+    pub(crate) async fn guarded_player_from(&self, name: &str, side: Side) -> Result<Player, Stop> {
+        self.start_player_from(name, side, |url| url.replace(UNGUARDED, "")).await
+    }
+
+    async fn start_player_from(&self, name: &str, side: Side, rule: fn(String) -> String) -> Result<Player, Stop> {
         let store = self.store.clone();
-        let url = blocking(move || store.url_from(side)).await;
+        let url = blocking(move || store.url_from(side)).await.map(rule);
         let (fault, target) = ("partition".to_owned(), name.to_owned());
         self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: url.is_ok() });
         let player = self.start_player(name, url?, None, RIGHT_PACE).await?;

@@ -107,6 +107,9 @@ pub(crate) enum Side {
     Right,
 }
 
+/// What a Redlock's URL says where servers that were just started shall count.
+pub(crate) const UNGUARDED: &str = "&restart_guard=0";
+
 /// A network before a store. It ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Way {

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -37,6 +37,12 @@ impl Scenario for AnsweredByTheOther {
                 expect(Verdict::DoubleGrant, "the new master has never heard of what the other replica confirmed")
             }
             (StoreKind::Cluster, Client::Library) => subject.not_here("each master here has one replica"),
+            (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
+                not_played("a majority answers, and the next leader is one of it")
+            }
+            (StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => {
+                not_played("there is one standby")
+            }
             _ => subject.without_an_heir(),
         }
     }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works, wakes_and_looks};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -41,6 +41,12 @@ impl Scenario for CrashBeforeReplication {
                 Verdict::DoubleGrant,
                 "the standby has never heard of the grant; only the fence is higher all the same",
             ),
+            (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
+                not_played("nothing is answered before a majority has it, as in `leader-dies`")
+            }
+            (StoreKind::PostgresSynchronous, Client::Library) => {
+                not_played("nothing is answered before the standby has it, as in `synchronous-standby`")
+            }
             _ => subject.without_an_heir(),
         }
     }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{finishes, takes_and_reads, tries_and_works};
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -42,6 +42,12 @@ impl Scenario for DeposedMaster {
             }
             (StoreKind::Cluster, Client::Library) => {
                 subject.not_here("its nodes agree on a failover before the old master answers again")
+            }
+            (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
+                not_played("who led before grants nothing without a majority, as in `leader-in-a-minority`")
+            }
+            (StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => {
+                not_played("a primary that lives on is in `leader-in-a-minority`")
             }
             _ => subject.without_an_heir(),
         }

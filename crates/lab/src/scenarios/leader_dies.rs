@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -41,6 +41,7 @@ impl Scenario for LeaderDies {
             (StoreKind::Sentinel | StoreKind::Cluster, Client::Library) => subject.not_here(
                 "what its heir knows of is chance: `leader-frozen` shows it with the record, `crash-before-replication` without",
             ),
+            (StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => not_played("a primary dies in `crash-before-replication` and `synchronous-standby`"),
             _ => subject.without_an_heir(),
         }
     }

@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -41,6 +41,9 @@ impl Scenario for LeaderFrozen {
             (Sentinel | Cluster, Client::Library) => {
                 expect(Verdict::Ok, "the record was replicated, and the clients follow the failover")
             }
+            (StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => not_played(
+                "nobody but an administrator replaces a primary: frozen it is in `server-frozen`, replaced in `leader-in-a-minority`",
+            ),
             _ => subject.without_an_heir(),
         }
     }

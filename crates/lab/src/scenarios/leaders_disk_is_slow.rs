@@ -7,7 +7,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::{takes_and_reads, takes_and_works};
 use crate::{
     agent::{Came, Client},
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::{ServerFault, Side},
     subject::{StoreKind, Subject},
@@ -41,6 +41,12 @@ impl Scenario for LeadersDiskIsSlow {
             (StoreKind::Sentinel | StoreKind::Cluster, Client::Library) => {
                 subject.not_here("its master answers before anything is on a disk")
             }
+            (StoreKind::ZooKeeperEnsemble, Client::Library) => not_played(
+                "its leader shows that it lives by another thread than the one that waits for the disk, and here nobody waits for one",
+            ),
+            (StoreKind::PostgresStandby | StoreKind::PostgresSynchronous, Client::Library) => not_played(
+                "nobody but an administrator replaces a primary: to its clients it is that of `server-frozen`",
+            ),
             _ => subject.without_an_heir(),
         }
     }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -35,6 +35,9 @@ impl Scenario for PlannedFailover {
         match (subject.store, subject.client) {
             (Sentinel | Cluster | PostgresStandby | PostgresSynchronous, Client::Library) => {
                 expect(Verdict::Ok, "the record was replicated, and the clients follow the failover")
+            }
+            (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
+                not_played("the leadership moves as in `leader-dies`, and nobody is missing")
             }
             _ => subject.without_an_heir(),
         }

@@ -5,7 +5,7 @@ use fencepost_core::store::BoxFuture;
 use super::scenes::holds_through;
 use crate::{
     agent::Client,
-    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect},
+    scenario::{About, Expected, NotPlayed, Reached, Scenario, Stop, expect, not_played},
     stage::{Stage, TTL},
     stand::ServerFault,
     subject::{StoreKind, Subject},
@@ -34,6 +34,12 @@ impl Scenario for SynchronousStandby {
         match (subject.store, subject.client) {
             (StoreKind::PostgresSynchronous, Client::Library) => {
                 expect(Verdict::Ok, "the standby confirmed the grant before it was answered")
+            }
+            (StoreKind::EtcdCluster | StoreKind::ZooKeeperEnsemble, Client::Library) => {
+                not_played("a leader dies in `leader-dies`")
+            }
+            (StoreKind::PostgresStandby, Client::Library) => {
+                not_played("`crash-before-replication` shows what a standby loses that nobody waits for")
             }
             _ => subject.without_an_heir(),
         }

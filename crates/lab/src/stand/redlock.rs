@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::runtime::Handle;
 
 use super::{
-    ServerFault, Side, Stand, Way, jump, needs, not_possible, numbered,
+    ServerFault, Side, Stand, UNGUARDED, Way, jump, needs, not_possible, numbered,
     redis_errands::{Copies, restart},
 };
 use crate::{fault::signal, scenario::Stop};
@@ -50,7 +50,7 @@ impl Servers {
     /// restarted need not sit out a TTL.
     fn url_of(addresses: &[SocketAddr]) -> String {
         let hosts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
-        format!("redlock://{}?node_timeout=2s&restart_guard=0", hosts.join(","))
+        format!("redlock://{}?node_timeout=2s{UNGUARDED}", hosts.join(","))
     }
 }
 

@@ -68,8 +68,9 @@ impl Place {
         format!("{}{}", self.server.url(), self.chroot)
     }
 
+    /// With time to connect for the server on a machine that has a lot else to do.
     async fn store(&self) -> ZooKeeperStore {
-        open(&self.url()).await.unwrap()
+        open(&format!("{}?connect_timeout=20s", self.url())).await.unwrap()
     }
 
     async fn network(&self) -> (Network, String) {
@@ -123,6 +124,17 @@ async fn granted(store: &ZooKeeperStore, claim: &Claim) -> Grant {
 async fn queued(store: &ZooKeeperStore, claim: &Claim) {
     let answer = store.claim(claim, Patience::Queue).await;
     assert!(matches!(answer, Ok(Claimed::Queued(_))), "{:?} must be held: {answer:?}", claim.name());
+}
+
+/// Requests that a server whose figures are nobody else's has received.
+async fn received(server: &ZooKeeperServer) -> f64 {
+    let mut figure = None;
+    eventually(SOON * 4, "the server tells", async || {
+        figure = server.figure("zk_packets_received");
+        figure.is_some()
+    })
+    .await;
+    figure.unwrap()
 }
 
 async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {

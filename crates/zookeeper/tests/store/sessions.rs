@@ -33,16 +33,18 @@ impl Clock for SlowClock {
 #[tokio::test]
 async fn l1_one_session_lost_is_every_lock_on_it_lost() {
     let place = Place::new();
+    // A third of it is the limit for an answer, and a thousand claims are asked at once.
+    let ttl = ms(3000);
     let (network, url) = place.network().await;
     let store = open_on(&url, Arc::new(SlowClock(BootClock.now()))).await.unwrap();
     let mut told = losses(&store);
-    let claims: Vec<_> = (0..1000).map(|number| claim(&format!("{number}"), ms(1000))).collect();
+    let claims: Vec<_> = (0..1000).map(|number| claim(&format!("{number}"), ttl)).collect();
     let elsewhere = claim("elsewhere", LONG);
     futures_util::future::join_all(claims.iter().map(|claim| granted(&store, claim))).await;
     granted(&store, &elsewhere).await;
     network.set(Weather::Cut);
     let other = place.store().await;
-    eventually(SOON, "the servers free them", async || {
+    eventually(SOON * 2, "the servers free them", async || {
         other.inspect(None).await.unwrap().iter().all(|state| state.name == name("elsewhere"))
     })
     .await;
@@ -56,7 +58,7 @@ async fn l1_one_session_lost_is_every_lock_on_it_lost() {
     assert!(!lost.contains(elsewhere.owner()), "another TTL is another session");
     assert!(matches!(&store.renew(std::slice::from_ref(&claims[0])).await[0], Ok(Renewal::Lost(_))));
     // And the same client goes on.
-    let again = claim("0", ms(1000));
+    let again = claim("0", ttl);
     within(SOON * 2, "a new session", async {
         while !matches!(store.claim(&again, Patience::Once).await, Ok(Claimed::Granted(_))) {
             tokio::time::sleep(ms(10)).await;
@@ -66,13 +68,30 @@ async fn l1_one_session_lost_is_every_lock_on_it_lost() {
     assert_eq!(store.release(&claims[0].holding).await.unwrap(), Release::HeldByOther);
 }
 
+/// What a renewal counts from, and for how long; `None` for one that is lost. On a busy machine one may come to nothing, which
+/// a watchdog would repeat as well.
+async fn renewed(store: &ZooKeeperStore, holder: &Arc<Claim>) -> Option<(Moment, Duration)> {
+    let repeated = async {
+        loop {
+            if let Ok(renewal) = store.renew(std::slice::from_ref(holder)).await.remove(0) {
+                return renewal;
+            }
+        }
+    };
+    match within(SOON * 2, "a renewal is answered", repeated).await {
+        Renewal::Renewed { counted_from, ttl } => Some((counted_from.moment(), ttl)),
+        Renewal::Lost(_) => None,
+    }
+}
+
 /// Believing ends before the servers can hand on, though nobody tells us anything.
 #[tokio::test]
 async fn t1_belief_ends_before_the_lock_passes_on() {
     let place = Place::new();
     let (network, url) = place.network().await;
     let (store, other) = (open(&url).await.unwrap(), place.store().await);
-    for round in 0..5 {
+    let mut rounds = 0;
+    while rounds < 5 {
         network.set(Weather::Fair);
         let (holder, waiter) = (claim("x", ms(1000)), claim("x", LONG));
         eventually(SOON, "it is granted", async || {
@@ -81,18 +100,17 @@ async fn t1_belief_ends_before_the_lock_passes_on() {
         .await;
         queued(&other, &waiter).await;
         // Whatever of a heartbeat is under way by then.
-        tokio::time::sleep(ms(300 + 90 * round)).await;
-        let renewal = store.renew(std::slice::from_ref(&holder)).await.remove(0).unwrap();
-        let Renewal::Renewed { counted_from, ttl } = renewal else { panic!("{renewal:?}") };
-        network.set(if round % 2 == 0 { Weather::Silence } else { Weather::LostReplies });
-        within(SOON, "the lock passes on", other.turn(&waiter)).await.unwrap();
+        tokio::time::sleep(ms(300 + 90 * rounds)).await;
+        let renewal = renewed(&store, &holder).await;
+        network.set(if rounds % 2 == 0 { Weather::Silence } else { Weather::LostReplies });
+        within(SOON * 2, "the lock passes on", other.turn(&waiter)).await.unwrap();
         let passed_on = BootClock.now();
-        assert!(
-            passed_on >= counted_from.moment().after(ttl),
-            "{:?} too early",
-            counted_from.moment().after(ttl).since(passed_on)
-        );
         other.release(&waiter.holding).await.unwrap();
+        // Lost when the machine stood still for longer than the session lasts.
+        let Some((counted_from, ttl)) = renewal else { continue };
+        let ends = counted_from.after(ttl);
+        assert!(passed_on >= ends, "{:?} too early", ends.since(passed_on));
+        rounds += 1;
     }
 }
 
@@ -101,14 +119,13 @@ async fn t1_belief_ends_before_the_lock_passes_on() {
 async fn t1_heartbeats_keep_belief_ahead() {
     let place = Place::new();
     let store = place.store().await;
-    let holder = claim("x", ms(2000));
-    let first = granted(&store, &holder).await.counted_from;
+    let holder = claim("x", ms(6000));
+    let first = granted(&store, &holder).await.counted_from.moment();
     let mut last = first;
-    for _ in 0..6 {
-        let renewal = store.renew(std::slice::from_ref(&holder)).await.remove(0).unwrap();
-        let Renewal::Renewed { counted_from, ttl } = renewal else { panic!("{renewal:?}") };
-        let left = counted_from.moment().after(ttl).since(BootClock.now());
-        assert!(left > ms(700), "{left:?} left of {ttl:?}");
+    for _ in 0..12 {
+        let (counted_from, ttl) = renewed(&store, &holder).await.expect("nobody else wants it");
+        let left = counted_from.after(ttl).since(BootClock.now());
+        assert!(left > ms(2100), "{left:?} left of {ttl:?}");
         assert!(counted_from >= last);
         last = counted_from;
         tokio::time::sleep(ms(300)).await;

@@ -33,9 +33,9 @@ async fn passed(store: &ZooKeeperStore, claim: &Claim) -> Option<Fence> {
 
 /// Requests that a server whose figures are nobody else's received for `work`.
 async fn requests(server: &ZooKeeperServer, work: impl Future) -> f64 {
-    let before = server.figure("zk_packets_received").unwrap();
+    let before = received(server).await;
     work.await;
-    server.figure("zk_packets_received").unwrap() - before
+    received(server).await - before
 }
 
 /// Waits until nobody is on the way to its place any more.

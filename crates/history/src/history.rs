@@ -1,6 +1,8 @@
 //! A history in memory, with names as numbers.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::event::Event;
 
@@ -27,8 +29,10 @@ pub struct Recorded {
 /// Events in the order of their times.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    names: Vec<String>,
-    numbers: HashMap<String, Name>,
+    names: Vec<Box<str>>,
+    /// By what they are called, which stands in `names` alone.
+    numbers: HashTable<Name>,
+    hashing: DefaultHashBuilder,
     events: Vec<Recorded>,
     sorted: bool,
 }
@@ -66,7 +70,7 @@ impl History {
 
     /// The text of a name.
     pub fn text(&self, name: Name) -> &str {
-        self.names.get(name.index()).map_or("", String::as_str)
+        self.names.get(name.index()).map_or("", |text| text)
     }
 
     /// How many names there are.
@@ -76,18 +80,19 @@ impl History {
 
     /// The number of a text that occurs.
     pub fn name(&self, text: &str) -> Option<Name> {
-        self.numbers.get(text).copied()
+        let called = |name: &Name| *self.names[name.index()] == *text;
+        self.numbers.find(self.hashing.hash_one(text), called).copied()
     }
 
     fn intern(&mut self, text: impl AsRef<str> + Into<String>) -> Name {
-        if let Some(name) = self.numbers.get(text.as_ref()) {
-            return *name;
+        if let Some(name) = self.name(text.as_ref()) {
+            return name;
         }
         // Four thousand million different names do not fit a history that fits a memory.
         let name = Name(u32::try_from(self.names.len()).expect("fewer names than fit 32 bits"));
-        let text: String = text.into();
-        self.names.push(text.clone());
-        self.numbers.insert(text, name);
+        let Self { names, numbers, hashing, .. } = self;
+        numbers.insert_unique(hashing.hash_one(text.as_ref()), name, |other| hashing.hash_one(&*names[other.index()]));
+        names.push(text.into().into_boxed_str());
         name
     }
 }

@@ -31,6 +31,7 @@ mod finding;
 mod foreign;
 mod history;
 mod holds;
+mod line;
 mod reader;
 mod timeline;
 

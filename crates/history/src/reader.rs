@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{event::Event, foreign::Foreign, history::History};
+use crate::{event::Event, foreign::Foreign, history::History, line::Line};
 
 /// The version of the format that this crate writes. It reads every earlier one.
 pub const VERSION: u32 = 2;
@@ -143,6 +143,9 @@ impl<R: BufRead> Lines<R> {
 
 /// The event of a line; none when the line only says which format it is.
 fn parse(text: &[u8]) -> Result<Option<Event<Text<'_>>>, String> {
+    if let Some(event) = serde_json::from_slice::<Line<'_>>(text).ok().and_then(Line::event) {
+        return Ok(Some(event));
+    }
     serde_json::from_slice(text).map(Some).or_else(|error| match serde_json::from_slice::<Head<'_>>(text) {
         Ok(head) => head.checked().map(|()| None),
         Err(_) => Err(said(&error)),
@@ -161,7 +164,7 @@ fn said(error: &serde_json::Error) -> String {
 
 /// Text that is copied only when it is a new name.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl AsRef<str> for Text<'_> {
     fn as_ref(&self) -> &str {

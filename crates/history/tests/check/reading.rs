@@ -55,6 +55,46 @@ fn what_is_written_is_read_back() {
     assert_eq!(History::of([event]).events(), history.events());
 }
 
+/// There is a way that is quick, and one that says what is wrong; they must agree.
+#[test]
+fn each_kind_of_event_is_read_as_its_type_says() {
+    let lines = [
+        r#"{"at":1,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1"}"#,
+        r#"{"grant":"a1","lock":"x","verb":"downgrade","event":"invoke","by":"a","at":1,"holding":"shared"}"#,
+        r#"{"at":1,"by":"a","event":"invoke","verb":"renew","lock":"x","grant":"a1","holding":{"permits":{"count":1,"limit":3}}}"#,
+        r#"{"at":1,"by":"a","event":"ok","answer":"granted"}"#,
+        r#"{"at":1,"by":"a","event":"ok","answer":"granted","fence":9,"ttl":8,"from":7,"until":null,"slots":[1,2]}"#,
+        r#"{"at":1,"by":"a","event":"fail","why":"busy","lock":17,"taken":"who knows"}"#,
+        r#"{"at":1,"by":"a","event":"unknown","why":"line\nbreak \u00e9","more":{"of":[1]}}"#,
+        r#"{"at":1,"by":"a","event":"lost","grant":"a1","why":"expired"}"#,
+        r#"{"at":1,"by":"a","event":"died"}"#,
+        r#"{"at":1,"by":"a","event":"freed","grant":"a1","why":"by hand"}"#,
+        r#"{"at":1,"by":"a","event":"sighting","lock":"x","asked":0}"#,
+        r#"{"at":1,"by":"a","event":"sighting","lock":"x","grant":"a1","asked":0}"#,
+        r#"{"at":1,"by":"ledger","event":"read","grant":"a1","version":3,"taken":true}"#,
+        r#"{"at":1,"by":"ledger","event":"write","grant":"a1","fence":2,"basis":3,"version":4,"taken":false}"#,
+        r#"{"at":1,"by":"lab","event":"fault","fault":"cut","target":"a","phase":"begin","installed":true}"#,
+        r#"{"at":1,"by":"lab","event":"clock","of":"a","offset_ms":-3}"#,
+        r#"{"at":1,"by":"lab","event":"note","text":"x"}"#,
+    ];
+    for line in lines {
+        let history = read(line.as_bytes()).whole().unwrap();
+        let event = history.events()[0].event.clone().map(|name| history.text(name).to_owned());
+        assert_eq!(event, serde_json::from_str(line).unwrap(), "{line}");
+    }
+    let missing = [
+        r#"{"at":1,"by":"a","event":"invoke","lock":"x","grant":"a1"}"#,
+        r#"{"at":1,"by":"a","event":"invoke","verb":"acquire","lock":"x","grant":"a1","holding":null}"#,
+        r#"{"at":1,"by":"a","event":"read","grant":"a1","version":3,"taken":null}"#,
+        r#"{"at":1,"by":"a","event":"sleeps"}"#,
+        r#"{"at":-1,"by":"a","event":"died"}"#,
+        r#"{"at":1,"at":1,"by":"a","event":"died"}"#,
+    ];
+    for line in missing {
+        assert!(serde_json::from_str::<Event>(line).is_err() && read(line.as_bytes()).whole().is_err(), "{line}");
+    }
+}
+
 #[test]
 fn a_file_says_which_version_it_is_and_one_of_before_that_is_still_read() {
     let head = serde_json::to_string(&Head::default()).unwrap();

@@ -5,11 +5,15 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::Args;
 use fencepost_lab::{
     Verdict,
-    twice::{self, Difference},
+    twice::{self, Difference, Failure},
 };
 
 use super::interrupted;
-use crate::{arguments::Global, exit::Ending, listing, when};
+use crate::{
+    arguments::Global,
+    exit::{self, Ending},
+    listing, when,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct Twice {
@@ -39,22 +43,29 @@ pub(super) fn twice(global: &Global, verb: Twice) -> Result<Ending, Ending> {
     let stop = async { signal = Some(interrupted().await) };
     let outcome = runtime.block_on(async {
         match database {
-            None => {
-                let outcome = twice::in_directories(&job, &dir, stop).await;
-                outcome.map_err(|error| format!("{}: {error}", dir.display()))
-            }
+            None => twice::in_directories(&job, &dir, stop).await,
             Some(url) => twice::in_databases(&job, &url, &ignore_column, stop).await,
         }
     });
-    let Some(outcome) = outcome.map_err(Ending::internal)? else {
+    let outcome = outcome.map_err(|failure| {
+        let (outcome, code) = match failure {
+            Failure::NotFound(_) => ("not_found", exit::NOT_FOUND),
+            Failure::NotExecutable(..) => ("not_executable", exit::NOT_EXECUTABLE),
+            Failure::Failed(_) => ("failed", exit::INTERNAL),
+        };
+        Ending::coded(outcome, code).saying(failure.to_string())
+    });
+    let Some(outcome) = outcome? else {
         return Err(signal.map_or_else(Ending::done, Ending::interrupted));
     };
     crate::print(&if global.json { format!("{}\n", listing::to_json(&outcome)) } else { compared(&outcome) });
     if !outcome.once.well() {
         return Err(Ending::internal("the command failed when it ran alone: there is nothing to compare with"));
     }
+    let well = outcome.twice.iter().all(|one| one.well());
     Ok(match outcome.differences.len() {
-        0 => Ending::done().saying("nothing differs: here the job may run twice"),
+        0 if well => Ending::done().saying("nothing differs: here the job may run twice"),
+        0 => Ending::done().saying("nothing differs, and of the two at once one failed: see whether it is meant to"),
         count => Ending::coded("differs", Verdict::Overlap.exit_code()).saying(format!("{count} differ")),
     })
 }
@@ -62,6 +73,12 @@ pub(super) fn twice(global: &Global, verb: Twice) -> Result<Ending, Ending> {
 fn compared(outcome: &twice::Outcome) -> String {
     let [first, second] = outcome.twice;
     let mut text = format!("alone: {}; at once: {first} and {second}\n", outcome.once);
+    for link in &outcome.outside {
+        let link = when::harmless(link);
+        text.push_str(&format!(
+            "{link}: is a link that leads out of the copy: what is done through it is not looked at\n"
+        ));
+    }
     for differs in &outcome.differences {
         let said = match differs.how {
             Difference::OnlyTwice => "is there only after two at once",

@@ -85,6 +85,9 @@ fn a_job_that_is_not_idempotent_is_found_by_running_it_twice() {
     assert!(differs.stdout.contains("state: has another content"), "{}", differs.stdout);
     let failed = world.finish(&["lab", "twice", "--dir", data, "--", "false"]);
     assert_eq!(failed.code, 70, "{}", failed.stderr);
+    for (command, code) in [("no-such-command", 127), ("/dev/null", 126)] {
+        assert_eq!(world.finish(&["lab", "twice", "--dir", data, "--", command]).code, code, "{command}");
+    }
     assert_eq!(fs::read_dir(data).unwrap().count(), 0, "the directory itself is left alone");
 }
 
@@ -94,7 +97,7 @@ fn what_differs_is_told_to_programs_as_well() {
     let data = world.directory.path().join("data");
     fs::create_dir(&data).unwrap();
     let data = data.to_str().unwrap();
-    let told = world.finish(&["lab", "twice", "--json", "--dir", data, "--", "sh", "-c", "echo 1 >> state; exit 0"]);
+    let told = world.finish(&["lab", "twice", "--json", "--dir", data, "--", "sh", "-c", "echo said; echo 1 >> state"]);
     assert_eq!(told.code, 41, "{}", told.stderr);
     let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(told["once"]["code"], 0);
@@ -108,10 +111,12 @@ fn an_interrupted_comparison_leaves_neither_copies_nor_jobs() {
     let (data, copies) = (world.directory.path().join("data"), world.directory.path().join("copies"));
     fs::create_dir(&data).unwrap();
     fs::create_dir(&copies).unwrap();
-    let script = "sleep 61 & echo $!; wait";
-    let mut twice = world.command(&["lab", "twice", "--dir", data.to_str().unwrap(), "--", "sh", "-c", script]);
-    let mut running = Running::of(twice.env("TMPDIR", &copies));
-    let job = Pid::from_raw(running.line().trim().parse().unwrap()).unwrap();
+    let pid = world.directory.path().join("pid");
+    let script = format!("sleep 61 & echo $! > {0}.new; mv {0}.new {0}; wait", pid.display());
+    let mut twice = world.command(&["lab", "twice", "--dir", data.to_str().unwrap(), "--", "sh", "-c", &script]);
+    let running = Running::of(twice.env("TMPDIR", &copies));
+    eventually(|| pid.exists());
+    let job = Pid::from_raw(fs::read_to_string(&pid).unwrap().trim().parse().unwrap()).unwrap();
     assert_eq!(fs::read_dir(&copies).unwrap().count(), 1);
     running.signal(Signal::INT);
     assert_eq!(running.ended().code, 130);

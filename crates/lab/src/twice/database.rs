@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use fencepost_core::owner::Owner;
 use fencepost_postgres::Tls;
+use tokio::process::Command;
 use tokio_postgres::{Client, Config, NoTls, config::SslMode};
 
 use self::url::{option_past_the_path, with_database, without_tls};
-use super::{Difference, Differs, Job, Outcome};
+use super::{Difference, Differs, Failure, Job, Outcome};
 
 /// A table's rows, and a digest of them that does not depend on their order. Columns that are to be ignored are left out.
 const CONTENT: &str = "SELECT count(*), md5(coalesce(string_agg(row, '' ORDER BY row), ''))
@@ -38,12 +39,13 @@ pub async fn in_databases(
     url: &str,
     ignored: &[String],
     stop: impl Future<Output = ()>,
-) -> Result<Option<Outcome>, String> {
-    let database = Database::at(url)?;
-    let server = database.connected("postgres").await?;
+) -> Result<Option<Outcome>, Failure> {
+    let database = Database::at(url).map_err(Failure::Failed)?;
+    let server = database.connected("postgres").await.map_err(Failure::Failed)?;
     let version = server.query_one("SELECT current_setting('server_version_num')::int", &[]).await;
-    let version = version.map_err(|error| format!("the server's version could not be read: {}", said(&error)))?.get(0);
-    let random = Owner::random().map_err(|error| error.to_string())?.to_string();
+    let unread = |error| Failure::Failed(format!("the server's version could not be read: {}", said(&error)));
+    let version = version.map_err(unread)?.get(0);
+    let random = Owner::random().map_err(|error| Failure::Failed(error.to_string()))?.to_string();
     let copies = ["once", "twice"].map(|which| format!("fencepost_twice_{}_{which}", &random[..8]));
     let outcome = tokio::select! {
         outcome = database.compared(job, &server, &copies, ignored) => outcome.map(Some),
@@ -51,8 +53,8 @@ pub async fn in_databases(
     };
     match (outcome, removed(&server, version, &copies).await) {
         (outcome, Ok(())) => outcome,
-        (Ok(_), Err(left)) => Err(left),
-        (Err(error), Err(left)) => Err(format!("{error}; {left}")),
+        (Ok(_), Err(left)) => Err(Failure::Failed(left)),
+        (Err(error), Err(left)) => Err(Failure::Failed(format!("{error}; {left}"))),
     }
 }
 
@@ -102,20 +104,22 @@ impl<'a> Database<'a> {
         server: &Client,
         copies: &[String; 2],
         ignored: &[String],
-    ) -> Result<Outcome, String> {
-        let urls = [self.url_of(&copies[0])?, self.url_of(&copies[1])?];
+    ) -> Result<Outcome, Failure> {
+        let (once, twice) = (self.url_of(&copies[0])?, self.url_of(&copies[1])?);
         for copy in copies {
             let template = self.name.replace('"', "\"\"");
             let copied = server.batch_execute(&format!("CREATE DATABASE {copy} TEMPLATE \"{template}\"")).await;
             copied.map_err(|error| format!("the database {} could not be copied: {}", self.name, said(&error)))?;
         }
-        let ran = job.run(|command, both| {
-            command.env("DATABASE_URL", &urls[usize::from(both)]);
-        });
-        let (once, twice) = ran.await.map_err(|error| error.to_string())?;
+        let on = |url: String| {
+            move |command: &mut Command| {
+                command.env("DATABASE_URL", &url);
+            }
+        };
+        let (once, twice) = (job.once(on(once)).await?, job.twice(on(twice)).await?);
         let one = contents(&self.connected(&copies[0]).await?, ignored).await.map_err(|error| said(&error))?;
         let two = contents(&self.connected(&copies[1]).await?, ignored).await.map_err(|error| said(&error))?;
-        Ok(Outcome { once, twice, differences: compare(&one, &two) })
+        Ok(Outcome { once, twice, differences: compare(&one, &two), outside: Vec::new() })
     }
 
     /// The job's URL: one that leads to the copy, as the original's does to the original. Never any other, for the job changes what
@@ -279,7 +283,7 @@ mod tests {
         let job = Job { command: ["sh", "-c", script].map(OsString::from).to_vec(), apart: Duration::ZERO };
         let refused = in_databases(&job, &format!("{}?dbname=shop", server.url("x")), &[], pending()).await;
         assert_eq!(server.value("shop", "SELECT left_over FROM stock"), "10");
-        assert!(refused.expect_err("the job would not run on a copy").contains("dbname"));
+        assert!(refused.expect_err("the job would not run on a copy").to_string().contains("dbname"));
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -307,7 +311,7 @@ mod tests {
         let keep =
             "psql -qX \"$DATABASE_URL\" -c \"UPDATE pg_database SET datistemplate = true WHERE datname LIKE '%_once'\"";
         let job = Job { command: ["sh", "-c", keep].map(OsString::from).to_vec(), apart: Duration::ZERO };
-        let left = in_databases(&job, &server.url("shop"), &[], pending()).await.expect_err("one stays");
+        let left = in_databases(&job, &server.url("shop"), &[], pending()).await.expect_err("one stays").to_string();
         let kept = server
             .value("postgres", "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname LIKE 'fencepost%'");
         assert!(kept.ends_with("_once"), "{kept}");

@@ -2,14 +2,19 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File, FileTimes},
+    io::{self, Read},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
-use super::{Difference, Differs, Job, Outcome};
+use super::{Difference, Differs, Failure, Job, Outcome};
 
-/// Runs the job in copies of a directory, and never in it. The copies are removed. `None` when `stop` completed first.
+/// So much is copied, or compared, before anything else may happen.
+const PIECE: u64 = 16 << 20;
+
+/// Runs the job in copies of a directory, and never in it. Both copies have the same path while the job runs in them, so that what it
+/// notes of that does not differ. They are removed. `None` when `stop` completed first.
 ///
 /// # Errors
 /// When the directory cannot be copied or the command cannot be started.
@@ -20,17 +25,29 @@ pub async fn in_directories(
     job: &Job,
     directory: &Path,
     stop: impl Future<Output = ()>,
-) -> io::Result<Option<Outcome>> {
-    let copies = tempfile::tempdir()?;
-    let (alone, together) = (copies.path().join("once"), copies.path().join("twice"));
+) -> Result<Option<Outcome>, Failure> {
+    let temporary = std::env::temp_dir();
+    let copies = tempfile::tempdir().map_err(at(&temporary))?;
+    let original = directory.canonicalize().map_err(at(directory))?;
+    if copies.path().canonicalize().map_err(at(&temporary))?.starts_with(&original) {
+        let (of, into) = (directory.display(), temporary.display());
+        return Err(Failure::Failed(format!(
+            "the copies of {of} would lie in it, at {into}: set TMPDIR to a directory outside of it"
+        )));
+    }
+    let [here, once, other] = ["job", "once", "other"].map(|name| copies.path().join(name));
     let compared = async {
-        copy(directory, &alone).await?;
-        copy(directory, &together).await?;
-        let running = job.run(|command, both| {
-            command.current_dir(if both { &together } else { &alone });
-        });
-        let (once, twice) = running.await?;
-        Ok(Outcome { once, twice, differences: compare(&alone, &together)? })
+        let originals = [original.clone(), std::path::absolute(directory).map_err(at(directory))?];
+        let outside = copy(&originals, &here, &here).await?;
+        copy(&originals, &other, &here).await?;
+        let job = &placed(job, &here);
+        let onto = |command: &mut tokio::process::Command| {
+            command.current_dir(&here);
+        };
+        let alone = job.once(onto).await?;
+        fs::rename(&here, &once).and_then(|()| fs::rename(&other, &here)).map_err(at(&here))?;
+        let together = job.twice(onto).await?;
+        Ok(Outcome { once: alone, twice: together, differences: compare(&once, &here).await?, outside })
     };
     tokio::select! {
         outcome = compared => outcome.map(Some),
@@ -38,42 +55,101 @@ pub async fn in_directories(
     }
 }
 
-/// Can be stopped between any two files.
-async fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    let mut directories = vec![(from.to_owned(), to.to_owned())];
+/// The job with a program that is found where it runs: a path is looked up in the copy, and else where the user stands.
+fn placed(job: &Job, here: &Path) -> Job {
+    let mut job = job.clone();
+    if let Some(program) = job.command.first_mut() {
+        let path = Path::new(program);
+        if path.components().count() > 1 && path.is_relative() && !here.join(path).exists() && path.exists() {
+            *program = std::path::absolute(path).map_or_else(|_| program.clone(), PathBuf::into_os_string);
+        }
+    }
+    job
+}
+
+/// An error with the path that it is about, and what helps.
+fn at(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
+    move |error| {
+        let full = error.kind() == io::ErrorKind::StorageFull;
+        let help = if full { "; TMPDIR says where the copies are made" } else { "" };
+        Failure::Failed(format!("{}: {error}{help}", path.display()))
+    }
+}
+
+/// Copies the first of `originals`, which are names of one directory. A link with a whole path into it is made to lead to `seen_as`.
+/// Answers the links that lead out of it. Can be stopped between any two pieces.
+async fn copy(originals: &[PathBuf; 2], to: &Path, seen_as: &Path) -> Result<Vec<String>, Failure> {
+    let root = &originals[0];
+    fs::create_dir(to).map_err(at(to))?;
+    let (mut directories, mut outside) = (vec![PathBuf::new()], Vec::new());
     let mut next = 0;
-    while let Some((from, to)) = directories.get(next).cloned() {
+    while let Some(below) = directories.get(next).cloned() {
         next += 1;
-        for entry in fs::read_dir(from)? {
+        let from = root.join(&below);
+        for entry in fs::read_dir(&from).map_err(at(&from))? {
             tokio::task::yield_now().await;
-            let entry = entry?;
-            let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
+            let entry = entry.map_err(at(&from))?;
+            let (below, source) = (below.join(entry.file_name()), entry.path());
+            let (kind, target) = (entry.file_type().map_err(at(&source))?, to.join(&below));
             if kind.is_dir() {
-                fs::create_dir(&target)?;
-                directories.push((entry.path(), target));
+                fs::create_dir(&target).map_err(at(&target))?;
+                directories.push(below);
             } else if kind.is_symlink() {
-                symlink(fs::read_link(entry.path())?, target)?;
+                let leads = fs::read_link(&source).map_err(at(&source))?;
+                let inside = originals.iter().find_map(|root| leads.strip_prefix(root).ok());
+                if inside.is_none() && leads_out(&below, &leads) {
+                    outside.push(below.display().to_string());
+                }
+                symlink(inside.map_or_else(|| leads.clone(), |rest| seen_as.join(rest)), &target)
+                    .map_err(at(&target))?;
             } else if kind.is_file() {
-                fs::copy(entry.path(), target)?;
+                copy_file(&source, &target).await?;
             }
             // Sockets and pipes belong to running processes, and have no content.
         }
     }
     // Last: some may not be written to.
-    directories.iter().rev().try_for_each(|(from, to)| fs::set_permissions(to, fs::metadata(from)?.permissions()))
+    for below in directories.iter().rev() {
+        let (from, to) = (root.join(below), to.join(below));
+        fs::metadata(&from).and_then(|meta| fs::set_permissions(&to, meta.permissions())).map_err(at(&from))?;
+    }
+    Ok(outside)
 }
 
-fn compare(once: &Path, twice: &Path) -> io::Result<Vec<Differs>> {
-    let (mut one, mut two) = (BTreeMap::new(), BTreeMap::new());
-    walk(once, Path::new(""), &mut one)?;
-    walk(twice, Path::new(""), &mut two)?;
+/// With its permissions and its time: what builds looks at that.
+async fn copy_file(source: &Path, target: &Path) -> Result<(), Failure> {
+    let mut from = File::open(source).map_err(at(source))?;
+    let mut to = File::create(target).map_err(at(target))?;
+    while io::copy(&mut (&mut from).take(PIECE), &mut to).map_err(at(target))? > 0 {
+        tokio::task::yield_now().await;
+    }
+    let meta = from.metadata().map_err(at(source))?;
+    let times = meta.modified().map(|time| FileTimes::new().set_modified(time)).map_err(at(source))?;
+    to.set_times(times).and_then(|()| to.set_permissions(meta.permissions())).map_err(at(target))
+}
+
+/// Whether a link at this place below the directory leads out of it, as far as its text says.
+fn leads_out(place: &Path, leads: &Path) -> bool {
+    let mut depth = place.components().count() as i64 - 1;
+    leads.is_absolute()
+        || leads.components().any(|component| {
+            match component {
+                Component::ParentDir => depth -= 1,
+                Component::Normal(_) => depth += 1,
+                _ => {}
+            }
+            depth < 0
+        })
+}
+
+async fn compare(once: &Path, twice: &Path) -> Result<Vec<Differs>, Failure> {
+    let (one, two) = (walk(once).await?, walk(twice).await?);
     let mut differences = Vec::new();
     for (path, kind) in &one {
         match two.get(path) {
             None => differences.push((path.clone(), Difference::OnlyOnce)),
             Some(other) if other != kind => differences.push((path.clone(), Difference::Kind)),
-            Some(_) if content(&once.join(path))? != content(&twice.join(path))? => {
+            Some(_) if !same_content(&once.join(path), &twice.join(path)).await? => {
                 differences.push((path.clone(), Difference::Content));
             }
             Some(_) => {}
@@ -87,27 +163,46 @@ fn compare(once: &Path, twice: &Path) -> io::Result<Vec<Differs>> {
 }
 
 /// The kind and the permissions of everything below.
-fn walk(root: &Path, below: &Path, into: &mut BTreeMap<PathBuf, u32>) -> io::Result<()> {
-    for entry in fs::read_dir(root.join(below))? {
-        let entry = entry?;
-        let (path, meta) = (below.join(entry.file_name()), entry.metadata()?);
-        into.insert(path.clone(), meta.mode());
-        if meta.is_dir() && meta.permissions().mode() & 0o500 == 0o500 {
-            walk(root, &path, into)?;
+async fn walk(root: &Path) -> Result<BTreeMap<PathBuf, u32>, Failure> {
+    let (mut found, mut directories) = (BTreeMap::new(), vec![PathBuf::new()]);
+    while let Some(below) = directories.pop() {
+        let directory = root.join(&below);
+        for entry in fs::read_dir(&directory).map_err(at(&directory))? {
+            tokio::task::yield_now().await;
+            let entry = entry.map_err(at(&directory))?;
+            let (path, meta) = (below.join(entry.file_name()), entry.metadata().map_err(at(&directory))?);
+            found.insert(path.clone(), meta.mode());
+            if meta.is_dir() && meta.permissions().mode() & 0o500 == 0o500 {
+                directories.push(path);
+            }
         }
     }
-    Ok(())
+    Ok(found)
 }
 
-/// The bytes of a file, or where a link leads.
-fn content(path: &Path) -> io::Result<Vec<u8>> {
-    let kind = fs::symlink_metadata(path)?.file_type();
-    if kind.is_symlink() {
-        Ok(fs::read_link(path)?.into_os_string().into_encoded_bytes())
-    } else if kind.is_file() {
-        fs::read(path)
-    } else {
-        Ok(Vec::new())
+/// Whether two things of one kind are the same: the bytes of files, or where links lead.
+async fn same_content(one: &Path, two: &Path) -> Result<bool, Failure> {
+    let meta = fs::symlink_metadata(one).map_err(at(one))?;
+    if meta.is_symlink() {
+        return Ok(fs::read_link(one).map_err(at(one))? == fs::read_link(two).map_err(at(two))?);
+    }
+    if !meta.is_file() {
+        return Ok(true);
+    }
+    if meta.len() != fs::metadata(two).map_err(at(two))?.len() {
+        return Ok(false);
+    }
+    let (mut first, mut second) = (File::open(one).map_err(at(one))?, File::open(two).map_err(at(two))?);
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    loop {
+        here.clear();
+        there.clear();
+        (&mut first).take(PIECE).read_to_end(&mut here).map_err(at(one))?;
+        (&mut second).take(PIECE).read_to_end(&mut there).map_err(at(two))?;
+        if here != there || here.is_empty() {
+            return Ok(here == there);
+        }
+        tokio::task::yield_now().await;
     }
 }
 
@@ -117,18 +212,77 @@ mod tests {
 
     use super::*;
 
-    async fn differences(script: &str) -> Vec<(String, Difference)> {
+    /// What comes of a script in a directory with these links.
+    async fn played(script: &str, links: &[(&str, &str)]) -> Outcome {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("count"), "0\n").expect("a file");
-        let command = ["sh", "-c", script].map(OsString::from).to_vec();
-        let job = Job { command, apart: Duration::ZERO };
+        for (place, leads) in links {
+            let leads = leads.replace("HERE", &directory.path().display().to_string());
+            symlink(leads, directory.path().join(place)).expect("a link");
+        }
+        let job = Job { command: ["sh", "-c", script].map(OsString::from).to_vec(), apart: Duration::ZERO };
         let outcome = in_directories(&job, directory.path(), pending()).await.expect("it runs").expect("to its end");
-        assert!(outcome.once.well());
+        let count = fs::read_to_string(directory.path().join("count")).expect("a file");
+        assert_eq!(count, "0\n", "the original is left alone");
+        outcome
+    }
+
+    #[tokio::test]
+    async fn a_link_into_the_directory_leads_into_the_copy_and_one_out_of_it_is_told() {
+        let links = [("into", "HERE/count"), ("beside", "count"), ("out", "/dev/null"), ("up", "../..")];
+        let outcome = played("echo 1 > into; echo 2 > beside; ln -sf \"$PWD/count\" new", &links).await;
+        assert_eq!(outcome.differences, [], "both copies have one path");
         assert_eq!(
-            fs::read_to_string(directory.path().join("count")).expect("a file"),
-            "0\n",
-            "the original is left alone"
+            outcome.outside.iter().map(String::as_str).collect::<std::collections::BTreeSet<_>>(),
+            ["out", "up"].into()
         );
+    }
+
+    #[tokio::test]
+    async fn what_a_job_leaves_running_may_end_and_is_killed_before_anything_is_compared() {
+        let ends = played("(sleep 0.3; echo late > late) &", &[]).await;
+        assert_eq!((ends.differences, ends.once.outlived), (vec![], false));
+        let stays = played("sleep 67 & trap '' TERM", &[]).await;
+        assert!(stays.once.outlived && stays.twice.iter().all(|one| one.outlived), "{stays:?}");
+        assert!(stays.once.well());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_run_or_copied_is_told() {
+        let job = |program: &OsString| Job { command: vec![program.clone()], apart: Duration::ZERO };
+        let directory = tempfile::tempdir().expect("a directory");
+        let refused = async |program: &str, of: &Path| {
+            in_directories(&job(&program.into()), of, pending()).await.expect_err("it cannot be").to_string()
+        };
+        assert!(refused("no-such-command", directory.path()).await.contains("no-such-command was not found"));
+        let text = directory.path().join("text");
+        fs::write(&text, "no program").expect("a file");
+        assert!(refused(text.to_str().expect("text"), directory.path()).await.contains("cannot be executed"));
+        assert!(refused("true", &text).await.contains("text"));
+        assert!(refused("true", &directory.path().join("nothing")).await.contains("nothing"));
+        let above = std::env::temp_dir();
+        assert!(refused("true", &above).await.contains("TMPDIR"), "a copy in what is copied has no end");
+    }
+
+    #[tokio::test]
+    async fn a_copy_has_the_permissions_and_the_times_of_its_original_and_no_sockets() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).expect("a socket");
+        let old = directory.path().join("old");
+        fs::write(&old, "x").expect("a file");
+        let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::open(&old).and_then(|file| file.set_times(FileTimes::new().set_modified(long_ago))).expect("its time");
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).expect("its mode");
+        let script = r#"[ ! -e socket ] && [ "$(stat -c '%Y %a' old)" = "1000000000 640" ]"#;
+        let job = Job { command: ["sh", "-c", script].map(OsString::from).to_vec(), apart: Duration::ZERO };
+        let outcome = in_directories(&job, directory.path(), pending()).await.expect("it runs").expect("to its end");
+        assert!(outcome.once.well() && outcome.differences.is_empty(), "{outcome:?}");
+        drop(socket);
+    }
+
+    async fn differences(script: &str) -> Vec<(String, Difference)> {
+        let outcome = played(script, &[]).await;
+        assert!(outcome.once.well());
         outcome.differences.into_iter().map(|one| (one.what, one.how)).collect()
     }
 

@@ -2,4 +2,5 @@
 
 mod cut;
 mod matrix;
+mod readmes;
 mod report;

@@ -88,14 +88,10 @@ impl Bank for Postgres<'_> {
                     Box::new(Locked { locks, bare: self.bare(client).await? })
                 }
                 Way::Version => {
-                    let accounts =
-                        Versioned::of(table, "name", "balance", "version").prepare(&client).await.map_err(failed)?;
+                    let accounts = Versioned::of(table, "name", "balance", "version");
                     Box::new(ByVersion { client, accounts })
                 }
-                Way::ForUpdate => {
-                    let accounts = Amounts::of(table, "name", "balance").prepare(&client).await.map_err(failed)?;
-                    Box::new(ForUpdate { client, accounts })
-                }
+                Way::ForUpdate => Box::new(ForUpdate { client, accounts: Amounts::of(table, "name", "balance") }),
                 Way::Statement => {
                     let one = client.prepare(&one_statement(table)).await.map_err(failed)?;
                     Box::new(InOneStatement { client, one })
@@ -148,7 +144,7 @@ impl Teller for Bare {
 
 struct ByVersion {
     client: Client,
-    accounts: Versioned<Statement>,
+    accounts: Versioned,
 }
 
 impl Teller for ByVersion {
@@ -170,7 +166,7 @@ impl Teller for ByVersion {
 /// Two rows as one value: both are written in one transaction, each on condition of its version.
 struct BothRows<'a> {
     client: &'a mut Client,
-    accounts: &'a Versioned<Statement>,
+    accounts: &'a Versioned,
     names: [&'a str; 2],
 }
 
@@ -212,7 +208,7 @@ impl CompareAndSet for BothRows<'_> {
 
 struct ForUpdate {
     client: Client,
-    accounts: Amounts<Statement>,
+    accounts: Amounts,
 }
 
 impl Teller for ForUpdate {

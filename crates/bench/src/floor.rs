@@ -24,8 +24,13 @@ pub(crate) trait Floor: fmt::Debug {
     /// The bare equivalent of waking a waiter.
     fn message(&self) -> Measured<'_>;
 
-    /// What the server has done so far, this question left out; `None` where there is no server.
+    /// What the server has done so far, this question left out; `None` where nobody counts, for a [reason](Floor::uncounted).
     fn commands(&self) -> Measuring<'_, Option<Commands>>;
+
+    /// Why there is nothing to count, where there is not.
+    fn uncounted(&self) -> &'static str {
+        "no commands counted: the server did not tell"
+    }
 
     /// What [`Commands`] counts on this store: what is sent for hand-overs and renewals, and all there is.
     fn counted(&self) -> [&'static str; 2] {

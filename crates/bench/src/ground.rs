@@ -82,6 +82,11 @@ impl Ground {
         }
     }
 
+    /// Why it tells of nothing that was done.
+    pub(crate) fn uncounted(&self) -> &'static str {
+        self.floor.as_ref().map_or("no commands counted: there is no floor for this store", |floor| floor.uncounted())
+    }
+
     /// What people use instead of our command.
     pub(crate) fn beside(&self, name: &str) -> Option<Beside> {
         self.floor.as_ref()?.beside(name)

@@ -54,6 +54,7 @@ async fn a_directory_is_measured_next_to_its_system_calls_and_left_clean() {
     let report = measured(&small(format!("file:{}", directory.path().display()))).await;
     let with_floor = report.outcomes.iter().filter(|outcome| outcome.work != Work::Leases);
     assert!(with_floor.into_iter().all(|outcome| outcome.against.len() == 1), "{report:?}");
+    assert!(report.to_string().contains("the store has no server"));
     let left: Vec<_> = directory.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -124,7 +125,7 @@ async fn etcd_is_measured_next_to_its_requests_and_left_clean() {
 
 #[tokio::test]
 async fn postgres_is_measured_next_to_its_statements_and_left_clean() {
-    let server = PostgresServer::start();
+    let server = PostgresServer::start_with(&["shared_preload_libraries=pg_stat_statements"]);
     let url = server.url("postgres");
     let config = fencepost_postgres::PostgresConfig::from_url(fencepost::url::StoreUrl::parse(&url).unwrap()).unwrap();
     fencepost_postgres::migrate(&config).await.unwrap();
@@ -132,6 +133,11 @@ async fn postgres_is_measured_next_to_its_statements_and_left_clean() {
     assert_eq!(report.outcomes[1].against.len(), 1);
     assert!(figure(&report, "renewals") >= 50.0);
     assert_eq!(figure(&report, "leases lost"), 0.0);
+    assert!(report.to_string().contains("no extension pg_stat_statements"), "{report}");
+    server.sql("postgres", "CREATE EXTENSION pg_stat_statements");
+    let counted = measured(&small(&url)).await;
+    assert!(figure(&counted, "statements per hand-over") >= 2.0, "a release and a confirmation: {counted}");
+    assert!(!counted.to_string().contains("counted: "), "{counted}");
     let held = "SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL";
     assert_eq!(server.value("postgres", held), "0", "no lock of ours stays");
 }

@@ -91,6 +91,8 @@ pub enum Operation {
     Inspect,
     /// Breaking a lock by force.
     Force,
+    /// Changing the limit of a semaphore.
+    Resize,
     /// Reading or changing a cell.
     Update,
     /// Running the caller's work under the lease.
@@ -222,7 +224,8 @@ impl Operation {
     /// Whether there is anything in the store that its failure could leave in doubt.
     fn changes_anything(self) -> bool {
         match self {
-            Self::Claim | Self::Wait | Self::Renew | Self::Release | Self::Force | Self::Update => true,
+            Self::Claim | Self::Wait | Self::Renew | Self::Release => true,
+            Self::Force | Self::Resize | Self::Update => true,
             Self::Parse | Self::Open | Self::Inspect | Self::Run => false,
         }
     }
@@ -239,6 +242,7 @@ impl fmt::Display for Operation {
             Operation::Release => "release",
             Operation::Inspect => "listing",
             Operation::Force => "break",
+            Operation::Resize => "change of the limit",
             Operation::Update => "update",
             Operation::Run => "work",
         })

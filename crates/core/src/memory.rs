@@ -179,7 +179,7 @@ impl MemoryStore {
         let answer = self.space.ledger().claim(self.space.now(), wall, claim, patience, &self.client);
         Ok(match answer {
             ledger::Answer::Granted(given) => Claimed::Granted(self.grant(claim, counted_from, given)),
-            ledger::Answer::Refused(refusal) => return Err(self.refused(refusal, claim.name())),
+            ledger::Answer::Refused(refusal) => return Err(self.refused(Operation::Claim, refusal, claim.name())),
             ledger::Answer::Busy(busy) => Claimed::Busy(busy),
             ledger::Answer::Queued(busy) => Claimed::Queued(busy),
         })
@@ -216,8 +216,8 @@ impl MemoryStore {
         Grant { counted_from, ttl: Some(claim.ttl.get()), fence: given.fence, slots: given.slots }
     }
 
-    fn refused(&self, refusal: Refusal, name: &LockName) -> Error {
-        refusal.error(name).in_store(self.capabilities.store)
+    fn refused(&self, operation: Operation, refusal: Refusal, name: &LockName) -> Error {
+        refusal.error(operation, name).in_store(self.capabilities.store)
     }
 }
 
@@ -292,9 +292,9 @@ impl Store for MemoryStore {
 
     fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
         Box::pin(async move {
-            self.open_for(Operation::Claim)?;
+            self.open_for(Operation::Resize)?;
             let answer = self.space.ledger().resize(self.space.now(), name, of);
-            answer.map_err(|refusal| self.refused(refusal, name))
+            answer.map_err(|refusal| self.refused(Operation::Resize, refusal, name))
         })
     }
 

@@ -45,7 +45,7 @@ impl Refusal {
     }
 
     /// The error that callers get.
-    pub fn error(self, name: &LockName) -> Error {
+    pub fn error(self, operation: Operation, name: &LockName) -> Error {
         let (kind, said, advice) = match self {
             Self::NoPermits => {
                 (ErrorKind::InvalidInput, "zero permits are no semaphore".to_owned(), "ask for one permit or more")
@@ -71,6 +71,6 @@ impl Refusal {
                 "use another name for the semaphore, or wait until nobody holds or awaits the lock",
             ),
         };
-        Error::new(kind, Operation::Claim, said).not_applied().on_lock(name).advise(advice)
+        Error::new(kind, operation, said).not_applied().on_lock(name).advise(advice)
     }
 }

@@ -21,22 +21,7 @@ use crate::{
 };
 
 /// Keys that are read in one transaction. The client renews twice as many claims at once.
-const AT_ONCE: usize = MAX_TXN_OPS - 3;
-
-/// Claims that are renewed together.
-pub(crate) fn batches(mut claims: &[Arc<Claim>]) -> Vec<&[Arc<Claim>]> {
-    let mut batches = Vec::new();
-    while !claims.is_empty() {
-        let keys = claims.iter().scan(0, |keys, claim| {
-            *keys += claim.holding.wants().len();
-            Some(*keys)
-        });
-        let (batch, rest) = claims.split_at(keys.take_while(|keys| *keys <= AT_ONCE).count().max(1));
-        batches.push(batch);
-        claims = rest;
-    }
-    batches
-}
+pub(crate) const AT_ONCE: usize = MAX_TXN_OPS - 3;
 
 /// One answer for each claim, in order.
 pub(crate) async fn renew(queue: &Queue, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use fencepost_core::{
+    batches::batches,
     capabilities::Capabilities,
     cells::Cells,
     claim::{Claim, Claimed, Forced, Grant, Holding, LockState, Patience, Release, Renewal},
@@ -93,14 +94,14 @@ impl EtcdStore {
 
     async fn take(&self, claim: &Claim, patience: Patience) -> Result<Claimed, Error> {
         if let Some(refusal) = claim.holding.wants().iter().find_map(|want| Refusal::of(want.mode)) {
-            return Err(refused(refusal, claim.name()));
+            return Err(refused(Operation::Claim, refusal, claim.name()));
         }
         let name = claim.name();
         let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
         let Taken { standing, session, busy } = self.queue.take(claim, patience).await.map_err(failed)?;
         match standing {
             Standing::Holds(held) => self.believe(claim, &held, &session).map(Claimed::Granted).map_err(failed),
-            Standing::Refused(refusal) => Err(refused(refusal, name)),
+            Standing::Refused(refusal) => Err(refused(Operation::Claim, refusal, name)),
             Standing::Behind(place) => {
                 self.queue.ledger.placed(claim.owner(), place);
                 Ok(Claimed::Queued(busy))
@@ -145,8 +146,8 @@ impl EtcdStore {
     }
 }
 
-pub(crate) fn refused(refusal: Refusal, name: &LockName) -> Error {
-    refusal.error(name).in_store(STORE)
+pub(crate) fn refused(operation: Operation, refusal: Refusal, name: &LockName) -> Error {
+    refusal.error(operation, name).in_store(STORE)
 }
 
 impl Store for EtcdStore {
@@ -164,12 +165,8 @@ impl Store for EtcdStore {
 
     fn renew<'a>(&'a self, claims: &'a [Arc<Claim>]) -> BoxFuture<'a, Vec<Result<Renewal, Error>>> {
         Box::pin(async move {
-            let batches = renewal::batches(claims);
-            join_all(batches.into_iter().map(|batch| renewal::renew(&self.queue, batch)))
-                .await
-                .into_iter()
-                .flatten()
-                .collect()
+            let batches = batches(claims, renewal::AT_ONCE);
+            join_all(batches.map(|batch| renewal::renew(&self.queue, batch))).await.into_iter().flatten().collect()
         })
     }
 
@@ -201,12 +198,12 @@ impl Store for EtcdStore {
     fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
         Box::pin(async move {
             if of == 0 {
-                return Err(refused(Refusal::NoPermits, name));
+                return Err(refused(Operation::Resize, Refusal::NoPermits, name));
             }
             let resized = self.queue.resize(name, of).await;
             resized
-                .map_err(|failure| failure.error(Operation::Update, Some(name)))?
-                .map_err(|refusal| refused(refusal, name))
+                .map_err(|failure| failure.error(Operation::Resize, Some(name)))?
+                .map_err(|refusal| refused(Operation::Resize, refusal, name))
         })
     }
 

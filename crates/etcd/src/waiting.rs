@@ -43,7 +43,7 @@ impl EtcdStore {
             turn = self.wait_for_turn(claim) => turn,
         };
         turn.map_err(|failure| failure.error(Operation::Wait, Some(claim.name())))?
-            .map_err(|refusal| refused(refusal, claim.name()))
+            .map_err(|refusal| refused(Operation::Wait, refusal, claim.name()))
     }
 
     /// `Err` inside when the name came into use for something else, or its limit was changed.

@@ -248,7 +248,12 @@ impl<T: Serialize + DeserializeOwned> Cell<T> {
                 Ok(answer) => return Ok((unclear, answer)),
                 Err(error) if error.retry() == Retry::Later && self.client.clock.now() < until => {
                     unclear |= error.applied() != Applied::No;
-                    clock::sleep(&*self.client.clock, backoff.pause()).await;
+                    tokio::select! {
+                        error = self.client.closed(), if !self.parting => {
+                            return Err(if unclear { error } else { error.not_applied() });
+                        }
+                        () = clock::sleep(&*self.client.clock, backoff.pause()) => {}
+                    }
                 }
                 // That this call was refused says nothing of an earlier one.
                 Err(error) => return Err(if unclear { error.outcome_unknown() } else { error }),

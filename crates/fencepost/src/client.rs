@@ -12,8 +12,10 @@ use tokio::{runtime::Handle, sync::watch};
 
 use crate::{cleaner::Cleaner, watchdog::Watchdog};
 
-/// How long [`Client::close`] may take altogether.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// How long [`Client::close`] gives what is held or queued back.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(4);
+/// How long the store may take to close after it.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -51,10 +53,16 @@ impl Client {
     pub(crate) async fn close(&self) {
         self.closed.send_replace(true);
         self.watchdog.lose_all(LossReason::Closed);
-        let within = clock::sleep(&*self.clock, CLOSE_WITHIN);
         tokio::select! {
-            () = within => tracing::warn!("not everything could be given back in time; it comes free after its TTL"),
-            () = async { self.cleaner.idle().await; self.store.close().await } => {}
+            () = self.cleaner.idle() => {}
+            () = clock::sleep(&*self.clock, GIVE_BACK_WITHIN) => {
+                tracing::warn!("not everything could be given back in time; it comes free after its TTL");
+            }
+        }
+        // In any case, or what could not be given back would be tried again and again, by connections that nobody ends.
+        tokio::select! {
+            () = self.store.close() => {}
+            () = clock::sleep(&*self.clock, CLOSE_WITHIN) => tracing::warn!("the store did not close in time"),
         }
     }
 }

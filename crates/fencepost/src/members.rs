@@ -1,19 +1,18 @@
 //! Partitioning: who is there, and who of them owns which part of the work.
 
 mod groups;
+mod keeper;
 mod shards;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use fencepost_core::{
-    backoff::jitter,
     claim::Claimant,
-    clock::{self, Moment},
+    clock,
     error::{Error, ErrorKind, Operation},
     limits::Ttl,
     name::LockName,
@@ -24,12 +23,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use crate::{
-    cell::{Cell, Edit, Update},
+    cell::{Cell, Edit},
     client::Client,
     locks::Locks,
 };
 use groups::Roll;
 pub use groups::{Group, GroupMember, MOST_GROUPS};
+use keeper::{Keeper, Watching};
 pub use shards::{MOST_SHARDS, ShardEvent, Shards, owner_of};
 
 /// The most members of one group: all of them are told of each other.
@@ -132,8 +132,11 @@ impl<P: Purpose> Members<P> {
                 }
                 // It may have died a moment ago: whether it lives shows within its TTL.
                 Entered::Taken(there) if taken_by.as_ref().is_none_or(|before| *before == there) => {
-                    clock::sleep(&*client.clock, Duration::from_millis(there.ttl_ms).min(ttl.get()) / 8).await;
-                    taken_by = Some(there);
+                    let pause = Duration::from_millis(there.ttl_ms).min(ttl.get()) / 8;
+                    tokio::select! {
+                        error = client.closed() => return Err(error),
+                        () = clock::sleep(&*client.clock, pause) => taken_by = Some(there),
+                    }
                 }
                 Entered::Taken(_) => {
                     let said = format!("a member {id:?} is there already, and alive");
@@ -215,7 +218,8 @@ impl<P: Purpose> Member<P> {
         &self.id
     }
 
-    /// The ids of all that are there, as this member sees them; without itself when it has been taken for dead.
+    /// The ids of all that are there, as this member sees them; without itself when it has been taken for dead, or its
+    /// locks were closed.
     pub fn present(&self) -> BTreeSet<String> {
         self.view.borrow().clone()
     }
@@ -238,168 +242,4 @@ impl<P: Purpose> Member<P> {
 
 fn names(register: &Register) -> BTreeSet<String> {
     register.members.keys().cloned().collect()
-}
-
-/// Who is seen to live: a member whose count did not rise for its TTL, on this process's clock, is dead. So no two
-/// clocks are compared.
-#[derive(Debug, Default)]
-struct Watching(HashMap<String, Sign>);
-
-#[derive(Debug)]
-struct Sign {
-    incarnation: String,
-    beat: u64,
-    seen_at: Moment,
-}
-
-impl Watching {
-    /// Takes the dead off the register; whether there were any.
-    fn drop_dead(&mut self, now: Moment, register: &mut Register) -> bool {
-        self.0.retain(|id, _| register.members.contains_key(id));
-        let before = register.members.len();
-        register.members.retain(|id, entry| match self.0.get(id) {
-            Some(sign) if sign.incarnation == entry.incarnation && sign.beat == entry.beat => {
-                now.since(sign.seen_at) < Duration::from_millis(entry.ttl_ms)
-            }
-            _ => {
-                let (incarnation, beat) = (entry.incarnation.clone(), entry.beat);
-                self.0.insert(id.clone(), Sign { incarnation, beat, seen_at: now });
-                true
-            }
-        });
-        register.members.len() < before
-    }
-}
-
-/// Shows signs of life for one member and looks after the others, until the member leaves.
-struct Keeper {
-    client: Arc<Client>,
-    cell: Cell<Register>,
-    group: String,
-    roll: Roll,
-    id: String,
-    entry: Entry,
-    watching: Mutex<Watching>,
-    view: watch::Sender<BTreeSet<String>>,
-}
-
-impl Keeper {
-    async fn keep(mut self, gone: oneshot::Receiver<()>) {
-        let client = self.client.clone();
-        let mut over = pin!(async move {
-            tokio::select! {
-                _ = gone => {}
-                _ = client.closed() => {}
-            }
-        });
-        let mut version = None;
-        let mut beat_at = self.client.clock.now().after(self.pause());
-        loop {
-            let changed = self.cell.changed_since(version);
-            tokio::select! {
-                biased; // a sign of life that is due goes before news of others
-                () = &mut over => break,
-                () = self.client.clock.sleep_until(beat_at) => {
-                    beat_at = self.client.clock.now().after(self.pause());
-                    if self.beat().await == Beat::Replaced {
-                        self.view.send_if_modified(|view| view.remove(&self.id));
-                        return;
-                    }
-                }
-                changed = changed => if changed.is_err() {
-                    tokio::select! {
-                        () = &mut over => break,
-                        () = self.client.clock.sleep_until(beat_at) => {}
-                    }
-                },
-            }
-            match self.cell.look().await {
-                Ok(found) => {
-                    version = found.version();
-                    let mut register = found.value.unwrap_or_default();
-                    self.watching().drop_dead(self.client.clock.now(), &mut register);
-                    self.show(&register);
-                }
-                // What cannot be read, a register of a later version for instance, would be told to have changed again and
-                // again.
-                Err(_) => tokio::select! {
-                    () = &mut over => break,
-                    () = self.client.clock.sleep_until(beat_at) => {}
-                },
-            }
-        }
-        if let Err(error) = self.leave().await {
-            tracing::debug!(%error, "a member that left is gone after its TTL");
-        }
-    }
-
-    /// Whoever leaves last takes the group off the roll.
-    async fn leave(&self) -> Result<(), Error> {
-        let cell = self.cell.parting();
-        let left = cell.update(|found| {
-            let Some(mut register) = found else { return Edit::Leave };
-            match register.members.get(&self.id) {
-                Some(entry) if entry.incarnation == self.entry.incarnation => {
-                    register.members.remove(&self.id);
-                    if register.members.is_empty() { Edit::Remove } else { Edit::Write(register) }
-                }
-                _ => Edit::Leave,
-            }
-        });
-        match left.await? {
-            Update::Removed { .. } => self.roll.parting().strike([self.group.clone()].into()).await,
-            left => left.settled("the group"),
-        }
-    }
-
-    /// A sign of life. The dead go with it, so that it costs no change of its own.
-    async fn beat(&mut self) -> Beat {
-        self.entry.beat += 1;
-        let mut outcome = Beat::Shown;
-        let beat = self.cell.update(|found| {
-            outcome = Beat::Shown;
-            let mut register = found.unwrap_or_default();
-            self.watching().drop_dead(self.client.clock.now(), &mut register);
-            if register.members.get(&self.id).is_some_and(|there| there.incarnation != self.entry.incarnation) {
-                outcome = Beat::Replaced;
-                return Edit::Leave;
-            }
-            // Who was taken for dead, after a pause, and not replaced since is back by this.
-            register.members.insert(self.id.clone(), self.entry.clone());
-            Edit::Write(register)
-        });
-        if let Err(error) = beat.await {
-            tracing::debug!(%error, "a sign of life was not answered");
-        }
-        outcome
-    }
-
-    /// Shows who is there; this member only as long as it counts as alive.
-    fn show(&self, register: &Register) {
-        let mut names = names(register);
-        if register.members.get(&self.id).is_none_or(|there| there.incarnation != self.entry.incarnation) {
-            names.remove(&self.id);
-        }
-        self.view.send_if_modified(|view| {
-            let different = *view != names;
-            *view = names;
-            different
-        });
-    }
-
-    fn watching(&self) -> std::sync::MutexGuard<'_, Watching> {
-        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pause(&self) -> Duration {
-        (Duration::from_millis(self.entry.ttl_ms) / 3).mul_f64(1.0 - jitter() / 5.0)
-    }
-}
-
-/// What became of a sign of life.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Beat {
-    Shown,
-    /// Another joined under the same id while this one was taken for dead.
-    Replaced,
 }

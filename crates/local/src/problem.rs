@@ -85,7 +85,7 @@ impl Problem {
             // Every step is done by `Shared::persist`, which turns it into another problem in the end.
             Problem::Again(_) => Error::new(ErrorKind::Unavailable, operation, "the directory is busy; try again"),
             Problem::Refused(refusal) => match name {
-                Some(name) => refusal.error(name),
+                Some(name) => refusal.error(operation, name),
                 None => Error::new(ErrorKind::Mismatch, operation, "the lock is in use otherwise"),
             },
             Problem::Exhausted { path } => {

@@ -132,7 +132,7 @@ impl Store for DirectoryStore {
     fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
         Box::pin(async move {
             let resized = self.shared.persist(|| self.shared.set_limit(name, of)).await;
-            resized.map_err(|problem| problem.into_error(Operation::Claim, Some(name)))
+            resized.map_err(|problem| problem.into_error(Operation::Resize, Some(name)))
         })
     }
 
@@ -203,7 +203,7 @@ impl Shared {
         let Want { name, mode } = only_one(claim)?;
         self.refuse_when_closed(Operation::Claim, name)?;
         if let Some(refusal) = Refusal::of(*mode) {
-            return Err(refusal.error(name).in_store(STORE));
+            return Err(refusal.error(Operation::Claim, name).in_store(STORE));
         }
         let claimed = self.claim_place(claim, &self.place(name), patience).await;
         claimed.map_err(|problem| problem.into_error(Operation::Claim, Some(name)))

@@ -87,17 +87,21 @@ impl<T> Update<T> {
         }
     }
 
-    /// Whether it came to an end, for edits that never refuse.
+    /// Whether it is as the edit wanted it, for edits that never refuse.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when others changed `what` first each time; nothing was changed.
+    /// [`ErrorKind::Unavailable`] when others changed `what` first each time, [`ErrorKind::Mismatch`] when the edit did refuse, or what is
+    /// there cannot be changed so; nothing was changed.
     pub fn settled(self, what: &str) -> Result<(), Error> {
         match self {
+            Update::Refused(refusal) => {
+                Err(Error::new(ErrorKind::Mismatch, Operation::Update, format!("{what}: {refusal}")).not_applied())
+            }
             Update::Contended { conflicts } => {
                 let said = format!("others changed {what} first {conflicts} times in a row");
                 Err(Error::new(ErrorKind::Unavailable, Operation::Update, said).not_applied().advise("try again"))
             }
-            Update::Written { .. } | Update::Removed { .. } | Update::Left | Update::Refused(_) => Ok(()),
+            Update::Written { .. } | Update::Removed { .. } | Update::Left => Ok(()),
         }
     }
 }

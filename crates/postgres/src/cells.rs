@@ -35,7 +35,7 @@ impl PostgresStore {
             Expected::Version(version) => Some(i64::try_from(version.0).unwrap_or(-1)),
         };
         let (by, value) = (change.by.as_bytes().as_slice(), change.value.as_deref());
-        let ttl = change.ttl.map(|ttl| ttl.millis() as i64); // at most a year
+        let ttl = change.ttl.map(record::ttl);
         let with: [Parameter<'_>; 7] = [&namespace, &key, &by, &expected, &value, &ttl, &mark];
         // Not repeated: if another has changed the cell after the first try, the second would find a plain conflict, and the caller
         // would make the same change again on top of it. Whoever repeats it must know that an answer was lost.

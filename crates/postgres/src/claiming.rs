@@ -7,6 +7,7 @@ use fencepost_core::{
     clock::Sent,
     error::{Applied, Error, ErrorKind, Operation},
     name::LockName,
+    presence::Presence,
     refusal::Refusal,
 };
 use tokio_postgres::Row;
@@ -15,7 +16,6 @@ use crate::{
     answers::{ClaimAnswer, InTheWay},
     failure::Failure,
     record,
-    room::Room,
     session::{Parameter, Session},
     statements::Statement,
     store::{PostgresStore, in_order, refused},
@@ -36,7 +36,8 @@ impl PostgresStore {
         if patience == Patience::Once || claim.holding.wants().len() > 1 {
             return self.ask(claim, patience, false).await;
         }
-        let presence = Presence::enter(&self.room, claim);
+        self.room.enter(*claim.owner(), claim.name());
+        let presence = Presence::until(|| self.room.stop_waiting(claim.owner()));
         let hears = self.room.hears();
         let claimed = self.ask(claim, patience, hears).await?;
         if let Claimed::Queued(busy) = &claimed {
@@ -87,7 +88,7 @@ impl PostgresStore {
             ClaimAnswer::Queued(other) => Ok(Claimed::Queued(busy(claim, &other)?)),
             ClaimAnswer::Refused { limit, nth } => {
                 let refusal = limit.map_or(Refusal::LockInUse, |of| Refusal::SemaphoreInUse { of });
-                Err(refused(refusal, nth_of(claim, nth)?.unwrap_or(claim.name())))
+                Err(refused(Operation::Claim, refusal, nth_of(claim, nth)?.unwrap_or(claim.name())))
             }
         }
     }
@@ -102,7 +103,7 @@ impl PostgresStore {
     ) -> Result<Vec<Row>, Error> {
         let (shared, permits, limit) = kind(want)?;
         let (room, statements) = (&self.room, &self.room.link.statements);
-        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), claim.ttl.millis() as i64); // at most a year
+        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), record::ttl(claim.ttl));
         let particulars = self.particulars.of(&claim.claimant, record::json);
         let patience = match patience {
             Patience::Once => "once",
@@ -136,7 +137,7 @@ impl PostgresStore {
             return Err(of(claim)(Failure::new(ErrorKind::Unsupported, Applied::No, said)));
         }
         let (room, names) = (&self.room, in_order(&claim.holding));
-        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), claim.ttl.millis() as i64); // at most a year
+        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), record::ttl(claim.ttl));
         let particulars = self.particulars.of(&claim.claimant, record::json);
         let with: [Parameter<'_>; 7] =
             [&room.namespace.as_str(), &names, &owner, &ttl, &&*particulars, &room.number(), &room.in_session];
@@ -177,32 +178,6 @@ impl PostgresStore {
     }
 }
 
-/// A waiter's presence in the room while its claim is under way.
-struct Presence<'a> {
-    room: &'a Room,
-    claim: &'a Claim,
-    stays: bool,
-}
-
-impl<'a> Presence<'a> {
-    fn enter(room: &'a Room, claim: &'a Claim) -> Self {
-        room.enter(*claim.owner(), claim.name());
-        Self { room, claim, stays: false }
-    }
-
-    fn stay(mut self) {
-        self.stays = true;
-    }
-}
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        if !self.stays {
-            self.room.stop_waiting(self.claim.owner());
-        }
-    }
-}
-
 fn of(claim: &Claim) -> impl Fn(Failure) -> Error {
     |failure| failure.error(Operation::Claim, Some(claim.name()))
 }
@@ -224,19 +199,22 @@ fn nth_of(claim: &Claim, nth: Option<usize>) -> Result<Option<&LockName>, Error>
 /// How it is wanted, as `claim.sql` takes it: whether shared, how many permits, of how many.
 fn kind(want: &Want) -> Result<(bool, Option<i32>, Option<i32>), Error> {
     if let Some(refusal) = Refusal::of(want.mode) {
-        return Err(refused(refusal, &want.name));
+        return Err(refused(Operation::Claim, refusal, &want.name));
     }
     match want.mode {
         Mode::Exclusive => Ok((false, None, None)),
         Mode::Shared => Ok((true, None, None)),
-        Mode::Permits { count, of } => Ok((false, Some(limit(count, &want.name)?), Some(limit(of, &want.name)?))),
+        Mode::Permits { count, of } => {
+            let number = |number| limit(Operation::Claim, number, &want.name);
+            Ok((false, Some(number(count)?), Some(number(of)?)))
+        }
     }
 }
 
 /// As many as a column of the table can say.
-pub(crate) fn limit(number: u32, name: &LockName) -> Result<i32, Error> {
+pub(crate) fn limit(operation: Operation, number: u32, name: &LockName) -> Result<i32, Error> {
     i32::try_from(number).map_err(|_| {
         let said = format!("PostgreSQL counts permits up to {}", i32::MAX);
-        Failure::new(ErrorKind::InvalidInput, Applied::No, said).error(Operation::Claim, Some(name))
+        Failure::new(ErrorKind::InvalidInput, Applied::No, said).error(operation, Some(name))
     })
 }

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use fencepost_core::{
-    claim::{Claim, Holding, LossReason, Release, Renewal},
+    batches::batches,
+    claim::{Claim, Holding, LossReason, Mode, Release, Renewal, Want},
     clock::Sent,
     error::{Applied, Error, ErrorKind, Operation},
 };
@@ -12,6 +13,7 @@ use tokio_postgres::Row;
 use crate::{
     answers::only,
     failure::Failure,
+    record,
     session::Parameter,
     store::{PostgresStore, in_order},
 };
@@ -20,17 +22,10 @@ use crate::{
 const BATCH: usize = 250;
 
 impl PostgresStore {
-    pub(crate) async fn extend(&self, mut claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn extend(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
         let mut answers = Vec::with_capacity(claims.len());
-        while !claims.is_empty() {
-            let mut locks = 0;
-            let fit = claims.iter().take_while(|claim| {
-                locks += claim.holding.wants().len();
-                locks <= BATCH
-            });
-            let (batch, rest) = claims.split_at(fit.count().max(1));
+        for batch in batches(claims, BATCH) {
             answers.extend(self.extend_batch(batch).await);
-            claims = rest;
         }
         answers
     }
@@ -41,7 +36,7 @@ impl PostgresStore {
         for (claim, want) in locks {
             names.push(want.name.as_str());
             owners.push(claim.owner().as_bytes().as_slice());
-            ttls.push(claim.ttl.millis() as i64); // at most a year
+            ttls.push(record::ttl(claim.ttl));
         }
         let room = &self.room;
         let with: [Parameter<'_>; 6] =
@@ -81,8 +76,11 @@ impl PostgresStore {
         let (owner, first) = (holding.owner.as_bytes().as_slice(), names[0]);
         let one: [Parameter<'_>; 3] = [&namespace, &first, &owner];
         let several: [Parameter<'_>; 3] = [&namespace, &names, &owner];
-        let (statement, with) =
-            if names.len() == 1 { (&statements.release, &one) } else { (&statements.release_several, &several) };
+        let (statement, with) = match holding.wants() {
+            [Want { mode: Mode::Exclusive, .. }] => (&statements.release, &one),
+            [_] => (&statements.give_back, &one),
+            _ => (&statements.release_several, &several),
+        };
         // Behind the claim, on the connection where that was sent: one that was dropped half way is never applied later than
         // its release.
         match room.session().filter(|_| room.in_session) {
@@ -102,7 +100,7 @@ impl PostgresStore {
             return Err(of(claim)(Failure::new(ErrorKind::Unsupported, Applied::No, said)));
         };
         let room = &self.room;
-        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), claim.ttl.millis() as i64); // at most a year
+        let (owner, ttl) = (claim.owner().as_bytes().as_slice(), record::ttl(claim.ttl));
         let with: [Parameter<'_>; 6] =
             [&room.namespace.as_str(), &want.name.as_str(), &owner, &ttl, &room.number(), &room.in_session];
         let counted_from = Sent::now(&*self.clock);

@@ -16,7 +16,7 @@
 //! - *Holder died*: free after its TTL.
 //! - *Broken by force, or its row deleted*: the holder hears at once by message, else at its next renewal.
 //! - *Expiry* is judged by the server's clock alone (`clock_timestamp()`). When that clock jumps forward, leases end early;
-//!   when it jumps back, a lease lasts at most one TTL from the next look at it.
+//!   when it jumps back, a lease lasts at most one TTL from the next look at it, a reader's or a permit's two.
 //! - *Fences* are an epoch in the high bits and a counter below. The epoch rises with each promotion of a standby, and when
 //!   a dump is restored elsewhere, so that fences stay monotone where the new server lacks the last grants.
 //! - *Connections*: one for statements; one for messages, made for the first waiter or a lock held for 300 ms.
@@ -71,7 +71,7 @@ use fencepost_core::{
 
 pub use crate::{
     config::{Host, Mode, PostgresConfig},
-    migrate::{Migrated, migrate, script},
+    migrate::{Migrated, migrate, script, upgrade_script},
     store::PostgresStore,
     tls::Tls,
 };

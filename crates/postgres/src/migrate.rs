@@ -22,15 +22,18 @@ const MIGRATES: i64 = 1_717_923_427;
 pub enum Migrated {
     /// The tables and functions were made.
     Created,
+    /// Those of an older version were there, and were brought to this one.
+    Upgraded,
     /// They were there, in the version that this program needs.
     UpToDate,
 }
 
-/// Makes the tables and functions in the schema that `config` names, in one transaction. Run by a role that may create a
-/// schema; those who use locks need less, see [`script`].
+/// Makes the tables and functions in the schema that `config` names, or brings those of an older version to this one, in one
+/// transaction. Clients may be at work meanwhile. Run by a role that may create a schema, and that owns the tables of an older version;
+/// those who use locks need less, see [`script`].
 ///
 /// # Errors
-/// [`ErrorKind::PermissionDenied`] without the right to create; [`ErrorKind::Misconfigured`] for tables of another version.
+/// [`ErrorKind::PermissionDenied`] without the right to create; [`ErrorKind::Misconfigured`] for tables of a newer version.
 ///
 /// # Cancel safety
 /// Safe: the server does all of it or nothing.
@@ -40,31 +43,43 @@ pub async fn migrate(config: &PostgresConfig) -> Result<Migrated, Error> {
 }
 
 async fn make(link: &Link, config: &PostgresConfig) -> Result<Migrated, Failure> {
-    if let Some(found) = found(link, config).await? {
-        return found;
-    }
+    let (done, script) = match found(link, config).await? {
+        Found::Nothing => (Migrated::Created, script(config)),
+        Found::Version(VERSION) => return Ok(Migrated::UpToDate),
+        Found::Version(other) => {
+            (Migrated::Upgraded, upgrade_script(config, other).ok_or_else(|| other_version(other))?)
+        }
+    };
     // Two that migrate at once: the second waits here, fails, and finds the work done.
     let begin = format!("BEGIN;\nSET LOCAL search_path = {PATH};\nSELECT pg_advisory_xact_lock({MIGRATES});");
-    let text = format!("{begin}\n{}\nCOMMIT;", script(config));
-    match link.unversioned().await?.script(&text).await {
-        Ok(()) => Ok(Migrated::Created),
-        Err(failure) => found(link, config).await?.unwrap_or(Err(failure)),
+    match link.unversioned().await?.script(&format!("{begin}\n{script}\nCOMMIT;")).await {
+        Ok(()) => Ok(done),
+        Err(failure) => match found(link, config).await? {
+            Found::Version(VERSION) => Ok(Migrated::UpToDate),
+            _ => Err(failure),
+        },
     }
 }
 
+enum Found {
+    Nothing,
+    Version(i32),
+}
+
 /// What is there already, seen on a connection of its own.
-async fn found(link: &Link, config: &PostgresConfig) -> Result<Option<Result<Migrated, Failure>>, Failure> {
+async fn found(link: &Link, config: &PostgresConfig) -> Result<Found, Failure> {
     let session = link.unversioned().await?;
     let is_there = "SELECT to_regclass($1 || '.state') IS NOT NULL";
     let answer = session.ask(is_there, &[(&config.schema, Type::TEXT)]).await?;
     if answer.first().and_then(|row| row.try_get(0).ok()) != Some(true) {
-        return Ok(None);
+        return Ok(Found::Nothing);
     }
     let known = session.query(&link.statements.version, &[]).await?;
-    Ok(Some(match known.first().and_then(|row| row.try_get::<_, i32>(0).ok()) {
-        Some(VERSION) => Ok(Migrated::UpToDate),
-        other => Err(other_version(other)),
-    }))
+    let version = known.first().and_then(|row| row.try_get::<_, i32>(0).ok());
+    version.map(Found::Version).ok_or_else(|| {
+        let said = "the tables of Fencepost have no version that can be read";
+        Failure::new(ErrorKind::Misconfigured, Applied::No, said).advise("the one row of `state` says it; restore it")
+    })
 }
 
 /// The same as SQL, for those who run their migrations themselves. Its comments name the rights that roles need.
@@ -72,8 +87,12 @@ pub fn script(config: &PostgresConfig) -> String {
     format!("{}\n{}", statements::schema(&config.schema), statements::rights(&config.schema))
 }
 
-fn other_version(found: Option<i32>) -> Failure {
-    let found = found.map_or("no version that can be read".to_owned(), |version| format!("version {version}"));
-    let said = format!("the tables of Fencepost have {found}, and this program makes {VERSION}");
+/// What brings tables of version `from` to this one as SQL; `None` where they need nothing, or no way is known.
+pub fn upgrade_script(config: &PostgresConfig, from: i32) -> Option<String> {
+    statements::upgrade(&config.schema, from)
+}
+
+fn other_version(found: i32) -> Failure {
+    let said = format!("the tables of Fencepost have version {found}, and this program makes {VERSION}");
     Failure::new(ErrorKind::Misconfigured, Applied::No, said).advise("use the Fencepost of that version")
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fencepost_core::{
     claim::{Busy, Claimant, Holder, Mode},
     fence::Fence,
+    limits::Ttl,
     owner::{OWNER_BYTES, Owner},
 };
 
@@ -42,6 +43,11 @@ pub(crate) fn fence_of(number: i64) -> Option<Fence> {
 
 pub(crate) fn owner(bytes: &[u8]) -> Option<Owner> {
     <[u8; OWNER_BYTES]>::try_from(bytes).ok().map(Owner::from_bytes)
+}
+
+/// A TTL as a parameter: at most a year, which fits.
+pub(crate) fn ttl(ttl: Ttl) -> i64 {
+    ttl.millis() as i64
 }
 
 pub(crate) fn millis(ms: i64) -> Duration {

@@ -73,6 +73,8 @@ pub(crate) struct Room {
     asked_for: AtomicBool,
     changed: Notify,
     hearing: watch::Sender<Hearing>,
+    /// Ends the room's task, whatever it awaits, and who waits for it to hear.
+    closed: watch::Sender<bool>,
     /// Somebody holds for a session, whose end is told by nobody.
     brisk: AtomicBool,
     losses: OnceLock<LossReporter>,
@@ -124,6 +126,7 @@ impl Room {
             asked_for: AtomicBool::new(false),
             changed: Notify::new(),
             hearing: watch::Sender::new(Hearing::Deaf),
+            closed: watch::Sender::new(false),
             brisk: AtomicBool::new(false),
             losses: OnceLock::new(),
         })
@@ -175,15 +178,19 @@ impl Room {
         self.open();
         let mut hearing = self.hearing.subscribe();
         let heard = hearing.wait_for(|hearing| *hearing != Hearing::Deaf);
-        let heard = tokio::time::timeout(self.link.connect_timeout(), heard).await;
+        let heard = tokio::select! {
+            biased;
+            () = self.closed() => return Err(Failure::closed()),
+            heard = tokio::time::timeout(self.link.connect_timeout(), heard) => heard,
+        };
         match heard {
-            Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
-            Err(_) if !self.lock().closed => {
+            Ok(Ok(hearing)) => Ok(*hearing),
+            Ok(Err(_)) => Err(Failure::closed()),
+            Err(_) => {
                 let said = "PostgreSQL could not be reached for messages";
                 let unknown = || Failure::new(ErrorKind::Unavailable, Applied::No, said);
                 Err(self.lock().deaf_because.clone().unwrap_or_else(unknown))
             }
-            _ => Err(Failure::closed()),
         }
     }
 
@@ -263,7 +270,13 @@ impl Room {
         state.waiters.values().for_each(|waiting| waiting.bell.notify_one());
         drop(state);
         self.cells.ring_all();
-        self.changed.notify_one();
+        self.closed.send_replace(true);
+    }
+
+    /// Completes when the room is closed. Cancel safe.
+    async fn closed(&self) {
+        // The sender lives in `self`, so that the wait cannot fail.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     /// A lock's lease ends in `left`; `None` when nobody holds it.

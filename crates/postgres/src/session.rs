@@ -110,19 +110,21 @@ impl Session {
 
     /// Finds out who answers, and makes the session safe from the role's own settings.
     async fn greet(&mut self, mark: &str, address: &str) -> Result<(), Failure> {
-        const WHO: &str = "SELECT version(), current_setting('server_version_num'), \
-            pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on', \
-            current_setting('fencepost.connection', true), current_setting('synchronous_commit')";
+        // Behind a pooler the role's `search_path` counts: written in full, it has nothing to decide.
+        const WHO: &str = "SELECT pg_catalog.version(), pg_catalog.current_setting('server_version_num'), \
+            pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
+            pg_catalog.current_setting('fencepost.connection', true), pg_catalog.current_setting('synchronous_commit')";
         let failed = |error: tokio_postgres::Error| Failure::connecting(&error, address);
         let row = self.client.query_typed_one(WHO, &[]).await.map_err(failed)?;
         let column = |place: usize| row.try_get::<_, Option<String>>(place).map_err(|_| Failure::puzzling());
         let version = column(0)?.unwrap_or_default();
         let number: u32 = column(1)?.and_then(|number| number.parse().ok()).unwrap_or_default();
         is_postgres(&version, number, address)?;
-        if row.try_get::<_, bool>(2).map_err(|_| Failure::puzzling())? {
+        let recovers = row.try_get::<_, bool>(2).map_err(|_| Failure::puzzling())?;
+        if recovers || column(3)?.as_deref() == Some("on") {
             return Err(Failure::standby(address));
         }
-        self.pooled = column(3)?.as_deref() != Some(mark);
+        self.pooled = column(4)?.as_deref() != Some(mark);
         if !self.pooled {
             // Settings that older servers do not know. The last one: a grant that a crash can take back is none.
             const OURS: &str = "SELECT set_config(s.name, s.value, false) FROM (VALUES \
@@ -132,7 +134,7 @@ impl Session {
                 UNION ALL SELECT set_config('synchronous_commit', 'on', false) \
                 WHERE current_setting('synchronous_commit') = 'off'";
             self.client.query_typed(OURS, &[]).await.map_err(failed)?;
-        } else if column(4)?.as_deref() == Some("off") {
+        } else if column(5)?.as_deref() == Some("off") {
             let said = "behind this pooler commits do not wait for the disk (synchronous_commit = off)";
             return Err(Failure::new(ErrorKind::Misconfigured, Applied::No, said)
                 .advise("ALTER ROLE … SET synchronous_commit = on, or connect without the pooler"));

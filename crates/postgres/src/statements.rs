@@ -4,10 +4,15 @@
 use tokio_postgres::types::Type;
 
 /// The version of the tables and functions that this crate works with.
-pub(crate) const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 2;
 
-const SCHEMA: [&str; 9] = [
-    include_str!("sql/tables.sql"),
+const TABLES: &str = include_str!("sql/tables.sql");
+const TRIGGERS: &str = include_str!("sql/triggers.sql");
+/// What makes the tables of an older version those of the next one: the first of version 1 those of version 2.
+const STEPS: [&str; VERSION as usize - 1] = [include_str!("sql/from_1.sql")];
+
+/// All of them replace those of an older version.
+const FUNCTIONS: [&str; 8] = [
     include_str!("sql/epoch.sql"),
     include_str!("sql/queue.sql"),
     include_str!("sql/claim.sql"),
@@ -40,6 +45,8 @@ pub(crate) struct Statements {
     pub(crate) take_several: Statement,
     pub(crate) claim: Statement,
     pub(crate) release: Statement,
+    /// The same of what is held beside others.
+    pub(crate) give_back: Statement,
     pub(crate) release_several: Statement,
     pub(crate) renew: Statement,
     pub(crate) downgrade: Statement,
@@ -56,7 +63,7 @@ pub(crate) struct Statements {
 }
 
 /// How many there are.
-pub(crate) const STATEMENTS: usize = 18;
+pub(crate) const STATEMENTS: usize = 19;
 
 const BOOL: Type = Type::BOOL;
 const BYTES: Type = Type::BYTEA;
@@ -77,7 +84,10 @@ impl Statements {
         let statements = Self {
             version: statement("SELECT version, oldest FROM fencepost.state", &[]),
             number: statement("SELECT fencepost.session_number()", &[]),
-            live: statement("SELECT pg_catalog.pg_try_advisory_lock('fencepost.locks'::regclass::integer, $1)", &[INT]),
+            live: statement(
+                "SELECT pg_catalog.pg_try_advisory_lock('fencepost.locks'::pg_catalog.regclass::integer, $1)",
+                &[INT],
+            ),
             take: statement(
                 "SELECT fencepost.take($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                 &[TEXT, TEXT, BYTES, LONG, TEXT, INT, TEXT, BOOL, BOOL],
@@ -87,11 +97,12 @@ impl Statements {
                 &[TEXT, EACH_TEXT, BYTES, LONG, TEXT, INT, BOOL],
             ),
             claim: statement(
-                "SELECT pg_catalog.to_json(answer)::text \
+                "SELECT pg_catalog.to_json(answer)::pg_catalog.text \
                  FROM fencepost.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answer",
                 &[TEXT, TEXT, BYTES, LONG, TEXT, INT, TEXT, BOOL, BOOL, BOOL, INT, INT],
             ),
             release: statement("SELECT fencepost.release($1, $2, $3)", &[TEXT, TEXT, BYTES]),
+            give_back: statement("SELECT fencepost.give_back($1, $2, $3)", &[TEXT, TEXT, BYTES]),
             release_several: statement("SELECT fencepost.release_several($1, $2, $3)", &[TEXT, EACH_TEXT, BYTES]),
             renew: statement(
                 "SELECT fencepost.renew($1, $2, $3, $4, $5, $6)",
@@ -127,7 +138,8 @@ impl Statements {
             ),
             hear_cells: within(
                 schema,
-                "SELECT pg_catalog.pg_advisory_lock_shared('fencepost.locks'::regclass::integer, 0); LISTEN fencepost_cells",
+                "SELECT pg_catalog.pg_advisory_lock_shared('fencepost.locks'::pg_catalog.regclass::integer, 0); \
+                 LISTEN fencepost_cells",
             ),
         };
         debug_assert_eq!(place, STATEMENTS, "each has a place");
@@ -137,7 +149,13 @@ impl Statements {
 
 /// What creates the tables and functions, as one script.
 pub(crate) fn schema(schema: &str) -> String {
-    within(schema, &SCHEMA.join("\n"))
+    within(schema, &[&[TABLES], &FUNCTIONS[..], &[TRIGGERS]].concat().join("\n"))
+}
+
+/// What makes the tables and functions of version `from` those of this one; `None` where there is no way.
+pub(crate) fn upgrade(schema: &str, from: i32) -> Option<String> {
+    let steps = STEPS.get(usize::try_from(from).ok()?.checked_sub(1)?..)?;
+    (!steps.is_empty()).then(|| within(schema, &[steps, &FUNCTIONS].concat().join("\n")))
 }
 
 /// The rights that a role needs: to use locks, and to look at them.
@@ -160,7 +178,7 @@ mod tests {
     #[test]
     fn every_name_is_put_into_the_schema() {
         assert!(schema("other").contains("'fencepost_session.client'"));
-        for text in [schema("other"), rights("other")] {
+        for text in [schema("other"), upgrade("other", 1).unwrap(), rights("other")] {
             for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
                 // Channels and settings are the database's, whatever the schema.
                 let rest = line.replace("fencepost_", "");

@@ -168,6 +168,6 @@ pub(crate) fn in_order(holding: &Holding) -> Vec<&str> {
     names
 }
 
-pub(crate) fn refused(refusal: Refusal, name: &LockName) -> Error {
-    refusal.error(name).in_store(crate::STORE)
+pub(crate) fn refused(operation: Operation, refusal: Refusal, name: &LockName) -> Error {
+    refusal.error(operation, name).in_store(crate::STORE)
 }

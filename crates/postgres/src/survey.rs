@@ -44,18 +44,19 @@ impl PostgresStore {
 
     pub(crate) async fn change_limit(&self, name: &LockName, of: u32) -> Result<Option<u32>, Error> {
         if of == 0 {
-            return Err(refused(Refusal::NoPermits, name));
+            return Err(refused(Operation::Resize, Refusal::NoPermits, name));
         }
-        let (room, statement, of) = (&self.room, &self.room.link.statements.resize, limit(of, name)?);
+        let (room, statement, of) =
+            (&self.room, &self.room.link.statements.resize, limit(Operation::Resize, of, name)?);
         // Not repeated: the former limit would be the new one by then.
         let answer = room.link.call_once(statement, &[&room.namespace.as_str(), &name.as_str(), &of]).await;
-        let failed = |failure: Failure| failure.error(Operation::Update, Some(name));
+        let failed = |failure: Failure| failure.error(Operation::Resize, Some(name));
         let rows = answer.map_err(failed)?;
         let row = rows.first().ok_or_else(Failure::puzzling).map_err(failed)?;
         let former: Option<i32> = row.try_get(1).unwrap_or_default();
         match (row.try_get(0).ok(), former.and_then(|former| u32::try_from(former).ok())) {
             (Some("free"), _) => Ok(None),
-            (Some("lock"), _) => Err(refused(Refusal::LockInUse, name)),
+            (Some("lock"), _) => Err(refused(Operation::Resize, Refusal::LockInUse, name)),
             (Some("resized"), Some(former)) => Ok(Some(former)),
             _ => Err(failed(Failure::puzzling())),
         }

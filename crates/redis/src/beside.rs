@@ -25,7 +25,7 @@ impl RedisStore {
             return self.take_several(claim, &json).await;
         };
         if let Some(refusal) = Refusal::of(want.mode) {
-            return Err(self.refused(refusal, &want.name));
+            return Err(self.refused(Operation::Claim, refusal, &want.name));
         }
         // What is free needs no connection for messages. Who waits already asks for the place at once.
         if patience == Patience::Once || !self.room().is_waiting(claim.owner()) {
@@ -70,16 +70,18 @@ impl RedisStore {
 
     pub(crate) async fn set_limit(&self, name: &LockName, of: u32) -> Result<Option<u32>, Error> {
         if of == 0 {
-            return Err(self.refused(Refusal::NoPermits, name));
+            return Err(self.refused(Operation::Resize, Refusal::NoPermits, name));
         }
-        let failed = |failure: Failure| failure.error(Operation::Claim, Some(name));
+        let failed = |failure: Failure| failure.error(Operation::Resize, Some(name));
         let script = &self.room().scripts.resize;
         // Not sent again: it would tell the new limit as the one before.
         let answer = self.room().nodes.call_unrepeated(script, &self.room().keys.all(name), &[&of.to_string()]).await;
         match answer.map_err(failed)? {
             Value::Array(parts) => match &parts[..] {
                 [unused] if text(unused) == Some("unused") => Ok(None),
-                [unlike] if text(unlike) == Some("unlike") => Err(self.refused(Refusal::LockInUse, name)),
+                [unlike] if text(unlike) == Some("unlike") => {
+                    Err(self.refused(Operation::Resize, Refusal::LockInUse, name))
+                }
                 [was, Value::Int(limit)] if text(was) == Some("was") => {
                     u32::try_from(*limit).map(Some).map_err(|_| failed(Failure::puzzling()))
                 }

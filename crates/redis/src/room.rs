@@ -70,7 +70,7 @@ pub(crate) struct Room {
     opened: AtomicBool,
     changed: Notify,
     hearing: watch::Sender<Hearing>,
-    /// For those who wait to hear; `State::closed` is what counts.
+    /// Ends the room's task, whatever it awaits, and who waits for it to hear.
     closed: watch::Sender<bool>,
     losses: OnceLock<LossReporter>,
 }
@@ -162,20 +162,25 @@ impl Room {
         self.open();
         let mut hearing = self.hearing.subscribe();
         let heard = hearing.wait_for(|hearing| *hearing != Hearing::Deaf);
-        let mut closed = self.closed.subscribe();
         let heard = tokio::select! {
+            biased;
+            () = self.closed() => return Err(Failure::closed()),
             heard = tokio::time::timeout(self.nodes.connect_timeout(), heard) => heard,
-            // Nobody listens any more, and nobody will.
-            _ = closed.wait_for(|closed| *closed) => return Err(Failure::closed()),
         };
         match heard {
-            Ok(Ok(hearing)) if !self.lock().closed => Ok(*hearing),
-            Err(_) if !self.lock().closed => {
+            Ok(Ok(hearing)) => Ok(*hearing),
+            Ok(Err(_)) => Err(Failure::closed()),
+            Err(_) => {
                 let said = "Redis could not be reached for messages";
                 Err(Failure::new(ErrorKind::Unavailable, Applied::No, said))
             }
-            _ => Err(Failure::closed()),
         }
+    }
+
+    /// Completes when the room is closed: nobody listens any more, and nobody will. Cancel safe.
+    async fn closed(&self) {
+        // The sender lives in `self`, so that the wait cannot fail.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     /// Lets a waiter in, or finds it again.
@@ -236,8 +241,8 @@ impl Room {
         state.closed = true;
         state.waiters.values().for_each(|waiting| waiting.bell.ring(News::AskAgain));
         drop(state);
+        self.cells.ring_all();
         self.closed.send_replace(true);
-        self.changed.notify_one();
     }
 
     /// Messages may have been missed, or another server has taken over: every grant and every place is in doubt.

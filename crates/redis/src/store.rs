@@ -12,6 +12,7 @@ use fencepost_core::{
     fence::Fence,
     name::{LockName, Namespace},
     particulars::Particulars,
+    presence::Presence,
     purpose::{Efficiency, TypedStore},
     refusal::Refusal,
     store::{BoxFuture, LossReporter, Store},
@@ -153,7 +154,8 @@ impl RedisStore {
     /// is queued; a place that the server may have given all the same goes with the release that follows (C1).
     pub(crate) async fn take_a_place(&self, claim: &Claim, json: &str) -> Result<Claimed, Error> {
         let hearing = self.room.hearing().await.map_err(|f| f.error(Operation::Claim, Some(claim.name())))?;
-        let presence = Presence::enter(&self.room, claim);
+        self.room.enter(*claim.owner(), claim.name());
+        let presence = Presence::until(|| self.room.leave(claim.owner()));
         let reach = match hearing {
             Hearing::Polling => Reach::Polling,
             Hearing::Messages | Hearing::Deaf => {
@@ -202,12 +204,12 @@ impl RedisStore {
             }
             ClaimAnswer::Busy(busy) => Claimed::Busy(busy),
             ClaimAnswer::Queued(busy) => Claimed::Queued(busy),
-            ClaimAnswer::Refused(refusal, name) => return Err(self.refused(refusal, &name)),
+            ClaimAnswer::Refused(refusal, name) => return Err(self.refused(Operation::Claim, refusal, &name)),
         })
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal, name: &LockName) -> Error {
-        refusal.error(name).in_store(self.capabilities.store)
+    pub(crate) fn refused(&self, operation: Operation, refusal: Refusal, name: &LockName) -> Error {
+        refusal.error(operation, name).in_store(self.capabilities.store)
     }
 
     /// A grant that too few replicas have is undone. Where that is uncertain, it is nobody's until its TTL ends or the
@@ -265,32 +267,6 @@ impl RedisStore {
                 Some(Err(_)) => clock::sleep(&*self.clock, backoff.pause()).await,
             }
             tries += 1;
-        }
-    }
-}
-
-/// A waiter's presence in the room while its claim is under way.
-struct Presence<'a> {
-    room: &'a Room,
-    claim: &'a Claim,
-    stays: bool,
-}
-
-impl<'a> Presence<'a> {
-    fn enter(room: &'a Room, claim: &'a Claim) -> Self {
-        room.enter(*claim.owner(), claim.name());
-        Self { room, claim, stays: false }
-    }
-
-    fn stay(mut self) {
-        self.stays = true;
-    }
-}
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        if !self.stays {
-            self.room.leave(self.claim.owner());
         }
     }
 }

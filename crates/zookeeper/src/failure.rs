@@ -170,7 +170,7 @@ impl Failure {
     /// As an error of one operation on one lock.
     pub(crate) fn error(&self, operation: Operation, name: Option<&LockName>) -> Error {
         if let (Some(refusal), Some(name)) = (self.refusal, name) {
-            return refusal.error(name).in_store(STORE);
+            return refusal.error(operation, name).in_store(STORE);
         }
         let mut error = Error::new(self.kind, operation, &self.message).in_store(STORE);
         if self.applied == Applied::No {

@@ -241,7 +241,7 @@ impl Store for ZooKeeperStore {
         Box::pin(async move {
             supported(&self.layout, &claim.holding)?;
             if let Some(refusal) = Refusal::of(mode(&claim.holding)) {
-                return Err(refusal.error(claim.name()).in_store(crate::STORE));
+                return Err(refusal.error(Operation::Claim, claim.name()).in_store(crate::STORE));
             }
             let answer = self.take_unless_refused(claim, patience).await;
             answer.map_err(|failure| failure.error(Operation::Claim, Some(claim.name())))
@@ -297,7 +297,7 @@ impl Store for ZooKeeperStore {
     fn resize<'a>(&'a self, name: &'a LockName, of: u32) -> BoxFuture<'a, Result<Option<u32>, Error>> {
         Box::pin(async move {
             let changed = self.change_limit(&self.layout.lock(name), of).await;
-            changed.map_err(|failure| failure.error(Operation::Claim, Some(name)))
+            changed.map_err(|failure| failure.error(Operation::Resize, Some(name)))
         })
     }
 

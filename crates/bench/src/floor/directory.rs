@@ -79,6 +79,10 @@ impl Floor for DirectoryFloor {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn uncounted(&self) -> &'static str {
+        "no commands to count: the store has no server"
+    }
+
     fn tidy(&self) {
         // What cannot be removed is clutter of a few kilobytes, and nobody's lock.
         let _ = fs::remove_dir_all(&self.directory);

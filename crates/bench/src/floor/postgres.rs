@@ -21,6 +21,8 @@ pub(crate) struct PostgresFloor {
     statements: BareStatements,
     advisory: AdvisoryLock,
     round_trip: RoundTrip,
+    /// Counts the statements of locks, where the extension `pg_stat_statements` is there.
+    count: Option<Statement>,
 }
 
 impl PostgresFloor {
@@ -51,11 +53,19 @@ impl PostgresFloor {
         let unlock = locking.prepare("SELECT pg_advisory_unlock($1)").await.map_err(failed)?;
         let asking = connect(&config).await?;
         let ask = asking.prepare("SELECT 1").await.map_err(failed)?;
+        let count = format!(
+            "SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(wal_records), 0)::bigint FROM pg_stat_statements \
+             WHERE query LIKE 'SELECT%{}.%(%'",
+            config.schema
+        );
+        // Not everybody has it, or may look into it.
+        let count = asking.prepare(&count).await.ok();
         Ok(Self {
             mode,
             statements: BareStatements { client, take, give_back, namespace: floor.to_string() },
             advisory: AdvisoryLock { client: locking, lock, unlock, namespace: floor },
             round_trip: RoundTrip { client: asking, ask },
+            count,
         })
     }
 }
@@ -89,9 +99,22 @@ impl Floor for PostgresFloor {
         }
     }
 
-    /// The server adds up its counts about once a second, which is too late for ours.
+    /// The server adds up its own counts of a connection about once a second, which is too late for ours; the extension counts at once.
     fn commands(&self) -> Measuring<'_, Option<Commands>> {
-        Box::pin(std::future::ready(Ok(None)))
+        Box::pin(async move {
+            let Some(count) = &self.count else { return Ok(None) };
+            let row = self.round_trip.client.query_one(count, &[]).await.map_err(failed)?;
+            let number = |place| row.get::<_, i64>(place).unsigned_abs();
+            Ok(Some(Commands { scripts: number(0), all: number(1) }))
+        })
+    }
+
+    fn uncounted(&self) -> &'static str {
+        "no statements counted: the database has no extension pg_stat_statements"
+    }
+
+    fn counted(&self) -> [&'static str; 2] {
+        ["statements", "records in the log"]
     }
 }
 

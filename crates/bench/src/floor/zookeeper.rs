@@ -82,6 +82,10 @@ impl Floor for ZooKeeperFloor {
         Box::pin(std::future::ready(Ok(text.and_then(|text| read_commands(&text)))))
     }
 
+    fn uncounted(&self) -> &'static str {
+        "no requests counted: each server tells of its own only, and which one the clients are connected to is not known"
+    }
+
     fn counted(&self) -> [&'static str; 2] {
         ["requests", "transactions"]
     }

@@ -59,7 +59,7 @@ pub(super) async fn measure(ground: &Ground, mut outcome: Outcome, span: Duratio
         outcome.against.push(message.against(&theirs, None, median(ratios), message.time_goal));
     }
     match commands.all {
-        0 => outcome.notes.push("no commands to count: the store has no server".into()),
+        0 => outcome.notes.push(ground.uncounted().into()),
         all => {
             let each = |count: u64| count as f64 / ours.count() as f64;
             let [sent, counted] = ground.counted();

@@ -107,7 +107,7 @@ impl<'a, P: Purpose> Shards<'a, P> {
     ///
     /// # Errors
     /// As for [`LockRequest::acquire`](crate::LockRequest::acquire), for one of the shards, which is asked for again
-    /// by the next call.
+    /// by the next call. [`ErrorKind::Closed`] when the locks were closed, after what is to be left.
     ///
     /// # Cancel safety
     /// Safe: no event is lost.
@@ -121,8 +121,9 @@ impl<'a, P: Purpose> Shards<'a, P> {
             if let Some(shard) = self.to_leave.pop() {
                 return Ok(ShardEvent::Leave { shard });
             }
-            let seen = self.seen.clone().unwrap_or_default();
+            let (seen, client) = (self.seen.clone().unwrap_or_default(), self.member.members.locks.client());
             tokio::select! {
+                biased; // what is to be left goes before the end
                 Some(answer) = self.asking.next() => {
                     let Some((shard, answer)) = answer else { continue };
                     self.asked.remove(&shard);
@@ -139,6 +140,7 @@ impl<'a, P: Purpose> Shards<'a, P> {
                     }
                 }
                 () = self.member.changed(&seen) => {}
+                error = client.closed() => return Err(error),
             }
         }
     }

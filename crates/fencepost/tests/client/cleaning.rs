@@ -28,6 +28,7 @@ struct CutOff {
     store: Arc<dyn Store>,
     cut_off: AtomicBool,
     refused: AtomicUsize,
+    closed: AtomicBool,
 }
 
 impl TypedStore for CutOff {
@@ -47,6 +48,11 @@ impl StoreLayer for CutOff {
         let error = Error::new(ErrorKind::Unavailable, Operation::Release, "cut off").not_applied();
         Box::pin(std::future::ready(Err(error)))
     }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.closed.store(true, Relaxed);
+        self.store.close()
+    }
 }
 
 struct Scene {
@@ -63,7 +69,8 @@ impl Scene {
             held(open_on(space, &clock).await.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap());
         let shared: Arc<ManualClock> = Arc::new(clock.clone());
         let store = open_store(&format!("memory:{space}"), Namespace::default(), shared.clone()).await.unwrap();
-        let store = Arc::new(CutOff { store, cut_off: AtomicBool::new(true), refused: AtomicUsize::new(0) });
+        let (cut_off, closed) = (AtomicBool::new(true), AtomicBool::new(false));
+        let store = Arc::new(CutOff { store, cut_off, refused: AtomicUsize::new(0), closed });
         let locks = Locks::with_store(store.clone(), shared).unwrap();
         let scene = Self { clock, store, locks };
         let waiting = tokio::spawn({
@@ -111,4 +118,19 @@ async fn c1_a_clean_up_that_nothing_can_come_of_ends() {
     scene.pass(Duration::from_secs(20)).await;
     assert_eq!(scene.store.refused.load(Relaxed), tried);
     scene.locks.close().await;
+}
+
+/// Or its connections would stay for as long as anybody has a clone of the locks.
+#[tokio::test]
+async fn a_store_that_takes_nothing_back_is_closed_all_the_same() {
+    let (scene, _holder) = Scene::with_an_abandoned_place("c1-closing").await;
+    let closing = tokio::spawn({
+        let locks = scene.locks.clone();
+        async move { locks.close().await }
+    });
+    scene.pass(Duration::from_secs(3)).await;
+    assert!(!scene.store.closed.load(Relaxed), "it has four seconds to take it back");
+    scene.pass(Duration::from_secs(2)).await;
+    tokio::time::timeout(Duration::from_secs(20), closing).await.expect("the closing ends").unwrap();
+    assert!(scene.store.closed.load(Relaxed));
 }

@@ -7,10 +7,10 @@ use std::{
 };
 
 use fencepost::{
-    Correctness, Error, ErrorKind, LockName, Locks, Namespace,
+    Correctness, Edit, Error, ErrorKind, LockName, Locks, Namespace, ShardEvent,
     cells::{self, Cells, Change, Changed, Version},
     clock::{BootClock, ManualClock},
-    error::Operation,
+    error::{Applied, Operation},
     layer::StoreLayer,
     purpose::TypedStore,
     registry::open_store,
@@ -102,6 +102,50 @@ async fn closing_ends_a_member_that_waits_after_a_failure() {
     tokio::time::timeout(Duration::from_secs(20), locks.close()).await.expect("the closing ends");
     let other = open_on("members-closed", &clock).await.members("group").unwrap().join("other", TTL).await.unwrap();
     assert_eq!(other.present(), ["other".to_owned()].into());
+}
+
+#[tokio::test]
+async fn closing_ends_who_waits_for_an_id() {
+    let clock = ManualClock::new();
+    let _alive = open_on("members-joining", &clock).await.members("group").unwrap().join("a", TTL).await.unwrap();
+    let locks = open_on("members-joining", &clock).await;
+    let members = locks.members("group").unwrap();
+    let joining = tokio::spawn(async move { members.join("a", TTL).await });
+    pass(&clock, Duration::from_millis(500)).await;
+    locks.close().await;
+    let joined = tokio::time::timeout(Duration::from_secs(20), joining).await.expect("it is told").unwrap();
+    assert_eq!(joined.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// A change that the store does not answer is made again after a pause.
+#[tokio::test]
+async fn closing_ends_a_change_that_is_tried_again() {
+    let clock = ManualClock::new();
+    let (store, locks) = deaf("members-changing", &clock).await;
+    store.away.store(true, Relaxed);
+    let cell = locks.cell::<u32>("number").unwrap();
+    let changing = tokio::spawn(async move { cell.update(|_| Edit::Write(1)).await });
+    pass(&clock, Duration::ZERO).await;
+    tokio::task::yield_now().await;
+    locks.close().await;
+    let changed = tokio::time::timeout(Duration::from_secs(20), changing).await.expect("it is told").unwrap();
+    let error = changed.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Closed, Applied::No), "{error}");
+}
+
+#[tokio::test]
+async fn closing_is_told_to_whoever_shares_work() {
+    let clock = ManualClock::new();
+    let locks = open_on("members-sharing", &clock).await;
+    let member = locks.members("group").unwrap().join("a", TTL).await.unwrap();
+    let mut shards = member.shards(1, TTL).unwrap();
+    let Ok(ShardEvent::Gained { lease, .. }) = shards.next().await else { panic!("nobody else is there") };
+    let (event, ()) = tokio::join!(shards.next(), locks.close());
+    assert!(matches!(event, Ok(ShardEvent::Leave { shard: 0 })), "{event:?}");
+    assert!(lease.check().is_err());
+    let end = tokio::time::timeout(Duration::from_secs(20), shards.next()).await.expect("it is told");
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(member.present().is_empty());
 }
 
 /// Its owner's TTL counts and not that of whoever comes next.

@@ -1,7 +1,5 @@
 //! The library as a client.
 
-mod purposes;
-
 use std::{
     collections::HashMap,
     sync::{Arc, PoisonError},
@@ -9,11 +7,12 @@ use std::{
 };
 
 use fencepost::{
-    Attempt, Correctness, Efficiency, Lease, LockRequest, Locks, Namespace,
+    Attempt, Correctness, Efficiency, Fence, Lease, LockRequest, Locks, Namespace,
     capabilities::FenceSource,
     claim::{Grant, Release},
     clock::Moment,
-    hold::Hold,
+    hold::{Counted, Hold, Shared},
+    purpose::Purpose,
     registry,
 };
 use fencepost_core::error::Applied;
@@ -23,7 +22,6 @@ use tokio::{
     sync::{Mutex, mpsc},
 };
 
-use self::purposes::Useful;
 use super::{
     Came, LABEL, Order, Role, Said, Task, done,
     errand::Errands,
@@ -48,6 +46,54 @@ pub(super) async fn serve(role: Role) -> Result<(), Box<dyn std::error::Error>> 
         }
     }
 }
+
+/// What the two purposes have in common for this client.
+trait Useful: Purpose {
+    fn alone(locks: &Locks<Self>, lock: &str) -> LockRequest<Self>;
+    fn reader(locks: &Locks<Self>, lock: &str) -> LockRequest<Self, Shared>;
+    fn permits(locks: &Locks<Self>, lock: &str, count: u32, limit: u32) -> LockRequest<Self, Counted>;
+    fn fence(lease: &Lease<Self>) -> Option<u64>;
+    fn fence_of_reader(lease: &Lease<Self, Shared>) -> Option<u64>;
+    fn fence_of_permits(lease: &Lease<Self, Counted>) -> Option<u64>;
+}
+
+macro_rules! useful {
+    ($purpose:ty, $fence:expr, $of_reader:expr, $of_permits:expr) => {
+        impl Useful for $purpose {
+            fn alone(locks: &Locks<Self>, lock: &str) -> LockRequest<Self> {
+                locks.lock(lock)
+            }
+
+            fn reader(locks: &Locks<Self>, lock: &str) -> LockRequest<Self, Shared> {
+                locks.read_write(lock).read()
+            }
+
+            fn permits(locks: &Locks<Self>, lock: &str, count: u32, limit: u32) -> LockRequest<Self, Counted> {
+                locks.semaphore(lock, limit).permits(count)
+            }
+
+            fn fence(lease: &Lease<Self>) -> Option<u64> {
+                $fence(lease)
+            }
+
+            fn fence_of_reader(lease: &Lease<Self, Shared>) -> Option<u64> {
+                $of_reader(lease)
+            }
+
+            fn fence_of_permits(lease: &Lease<Self, Counted>) -> Option<u64> {
+                $of_permits(lease)
+            }
+        }
+    };
+}
+
+useful!(
+    Correctness,
+    |lease: &Lease<Self>| Some(lease.fence().get()),
+    |lease: &Lease<Self, Shared>| lease.fence().map(Fence::get),
+    |lease: &Lease<Self, Counted>| Some(lease.fence().get())
+);
+useful!(Efficiency, |_| None, |_| None, |_| None);
 
 struct Actor<P> {
     name: String,

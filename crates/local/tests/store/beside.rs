@@ -4,6 +4,7 @@ use std::fs;
 
 use fencepost_core::{
     claim::{Mode, Renewal, Want},
+    error::Operation,
     refusal::Refusal,
 };
 
@@ -165,7 +166,7 @@ async fn a_limit_that_grows_lets_the_first_waiter_in_and_one_that_shrinks_refuse
     assert!(state.holders.iter().all(|holder| matches!(holder.mode, Mode::Permits { of: 3, .. })), "{state:?}");
     assert_eq!(a.resize(held.name(), 1).await.unwrap(), Some(3));
     let refused = within(b.turn(&three)).await.unwrap_err();
-    let said = Refusal::TooMany { count: 2, of: 1 }.error(held.name()).to_string();
+    let said = Refusal::TooMany { count: 2, of: 1 }.error(Operation::Wait, held.name()).to_string();
     assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidInput, said));
 }
 

@@ -151,25 +151,51 @@ impl<S: ToStatement + Send + Sync> Amounts<S> {
 /// ```sql
 /// CREATE TABLE documents (id bigint PRIMARY KEY, body text NOT NULL, version bigint NOT NULL DEFAULT 0);
 /// ```
+///
+/// Like [`Amounts`], it prepares a statement at each call unless they were [prepared](Versioned::prepare) once for a client.
 #[derive(Clone, Debug)]
-pub struct Versioned {
-    table: String,
-    key: String,
-    value: String,
-    version: String,
+pub struct Versioned<S = String> {
+    read: S,
+    write: S,
+    remove: S,
+    make: S,
 }
 
 impl Versioned {
     /// The rows of `table`, with the columns for their key, their value and its version. As for [`Amounts`], names are not for what
     /// others typed in.
     pub fn of(table: &str, key: &str, value: &str, version: &str) -> Self {
-        Self { table: quoted_table(table), key: quoted(key), value: quoted(value), version: quoted(version) }
+        let (table, key, value, version) = (quoted_table(table), quoted(key), quoted(value), quoted(version));
+        Self {
+            read: format!("SELECT {value}, {version} FROM {table} WHERE {key} = $1"),
+            write: format!(
+                "UPDATE {table} SET {value} = $2, {version} = {version} + 1 WHERE {key} = $1 AND {version} = $3"
+            ),
+            remove: format!("DELETE FROM {table} WHERE {key} = $1 AND {version} = $2"),
+            make: format!(
+                "INSERT INTO {table} ({key}, {value}, {version}) \
+                 VALUES ($1, $2, extract(epoch FROM clock_timestamp()) * 1000000) ON CONFLICT DO NOTHING"
+            ),
+        }
     }
 
+    /// The same with its statements prepared, for this client and its transactions alone, as [`Amounts::prepare`].
+    pub async fn prepare<C: GenericClient>(&self, client: &C) -> PgResult<Versioned<Statement>> {
+        let Self { read, write, remove, make } = self;
+        Ok(Versioned {
+            read: client.prepare(read).await?,
+            write: client.prepare(write).await?,
+            remove: client.prepare(remove).await?,
+            make: client.prepare(make).await?,
+        })
+    }
+}
+
+impl<S: ToStatement + Send + Sync> Versioned<S> {
     /// One row, for [`CompareAndSet::update`]. The client, or a transaction, is yours; not one at `REPEATABLE READ` or above, which
     /// never sees the newer value. A row that is not there is made. Its first version is the time in microseconds: one that was removed
     /// and made again must not have a version that somebody has seen before.
-    pub fn row<'a, T, C: GenericClient, K: Key>(&'a self, client: &'a C, key: &'a K) -> Row<'a, C, K, T> {
+    pub fn row<'a, T, C: GenericClient, K: Key>(&'a self, client: &'a C, key: &'a K) -> Row<'a, C, K, T, S> {
         Row { of: self, client, key, value: PhantomData }
     }
 
@@ -192,18 +218,19 @@ impl Versioned {
 
 /// A row of [`Versioned`], as [`CompareAndSet`].
 #[derive(Debug)]
-pub struct Row<'a, C, K, T> {
-    of: &'a Versioned,
+pub struct Row<'a, C, K, T, S = String> {
+    of: &'a Versioned<S>,
     client: &'a C,
     key: &'a K,
     value: PhantomData<fn() -> T>,
 }
 
-impl<C, K, T> CompareAndSet for Row<'_, C, K, T>
+impl<C, K, T, S> CompareAndSet for Row<'_, C, K, T, S>
 where
     C: GenericClient + Sync,
     K: Key,
     T: FromSqlOwned + ToSql + Send + Sync,
+    S: ToStatement + Send + Sync,
 {
     type Value = T;
     /// The version; `None` for a row that is not there.
@@ -211,34 +238,17 @@ where
     type Error = tokio_postgres::Error;
 
     async fn read(&mut self) -> PgResult<Shown<T, Option<i64>>> {
-        let Versioned { table, key, value, version } = self.of;
-        let read = format!("SELECT {value}, {version} FROM {table} WHERE {key} = $1");
-        Ok(Ok(match self.client.query_opt(&read, &[self.key]).await? {
+        Ok(Ok(match self.client.query_opt(&self.of.read, &[self.key]).await? {
             Some(row) => Found { value: Some(row.try_get(0)?), seen: Some(row.try_get(1)?) },
             None => Found { value: None, seen: None },
         }))
     }
 
     async fn set(&mut self, seen: Option<i64>, new: Option<&T>) -> PgResult<Set<T, Option<i64>>> {
-        let Versioned { table, key, value, version } = self.of;
         let changed = match (seen, new) {
-            (Some(seen), Some(new)) => {
-                let write = format!(
-                    "UPDATE {table} SET {value} = $2, {version} = {version} + 1 WHERE {key} = $1 AND {version} = $3"
-                );
-                self.client.execute(&write, &[self.key, new, &seen]).await?
-            }
-            (Some(seen), None) => {
-                let remove = format!("DELETE FROM {table} WHERE {key} = $1 AND {version} = $2");
-                self.client.execute(&remove, &[self.key, &seen]).await?
-            }
-            (None, Some(new)) => {
-                let make = format!(
-                    "INSERT INTO {table} ({key}, {value}, {version}) \
-                     VALUES ($1, $2, extract(epoch FROM clock_timestamp()) * 1000000) ON CONFLICT DO NOTHING"
-                );
-                self.client.execute(&make, &[self.key, new]).await?
-            }
+            (Some(seen), Some(new)) => self.client.execute(&self.of.write, &[self.key, new, &seen]).await?,
+            (Some(seen), None) => self.client.execute(&self.of.remove, &[self.key, &seen]).await?,
+            (None, Some(new)) => self.client.execute(&self.of.make, &[self.key, new]).await?,
             (None, None) => 1, // nothing is there, as is wanted
         };
         Ok(if changed == 1 { Set::Done } else { Set::Conflict(None) })

@@ -29,16 +29,23 @@ const ASK_FIRST: Duration = Duration::from_micros(500);
 
 type Claims = [(Owner, LockName)];
 
-/// Runs until the room is closed.
+/// Runs until the room is closed, which ends it whatever it awaits.
 pub(super) async fn listen(room: Arc<Room>) {
+    tokio::select! {
+        () = room.closed() => room.session_ended(),
+        never = hear(&room) => never,
+    }
+}
+
+async fn hear(room: &Arc<Room>) {
     let mut outage = Outage::none();
-    while !room.lock().closed {
+    loop {
         let (to, messages) = mpsc::unbounded_channel();
-        let heard = match asking_meanwhile(&room, connect(&room, to)).await {
+        let heard = match asking_meanwhile(room, connect(room, to)).await {
             Ok(Some(session)) => {
                 let session = Arc::new(session);
                 room.session_began(&session);
-                let heard = attend(&room, &session, messages, &mut outage).await;
+                let heard = attend(room, &session, messages, &mut outage).await;
                 room.session_ended();
                 heard
             }
@@ -49,8 +56,7 @@ pub(super) async fn listen(room: Arc<Room>) {
                     POLL_EVERY
                 );
                 room.hearing.send_replace(Hearing::Polling);
-                poll(&room).await;
-                continue;
+                poll(room).await
             }
             Err(failure) => Err(failure),
         };
@@ -58,8 +64,8 @@ pub(super) async fn listen(room: Arc<Room>) {
             tracing::debug!(?failure, "the connection for messages is made anew");
             room.lock().deaf_because = Some(failure);
         }
-        let pause = outage.pause(&room);
-        asking_meanwhile(&room, room.rest(pause)).await;
+        let pause = outage.pause(room);
+        asking_meanwhile(room, room.rest(pause)).await;
     }
 }
 
@@ -133,8 +139,8 @@ async fn connect(room: &Room, to: mpsc::UnboundedSender<Message>) -> Result<Opti
     }
 }
 
-/// Hears messages until the connection breaks or the room is closed. The regular look goes over this connection, which
-/// also shows whether it leads anywhere.
+/// Hears messages until the connection breaks. The regular look goes over this connection, which also shows whether it leads
+/// anywhere.
 async fn attend(
     room: &Arc<Room>,
     session: &Arc<Session>,
@@ -144,7 +150,7 @@ async fn attend(
     let mut settling = JoinSet::new();
     let (mut looked_at, mut rests_until) = (None, room.clock.now());
     room.announce_all_again();
-    while !room.lock().closed {
+    loop {
         if rests_until <= room.clock.now() {
             match tend(room, session, &mut looked_at).await {
                 Ok(true) => *outage = Outage::none(),
@@ -169,7 +175,6 @@ async fn attend(
             () = room.until(look_at) => {}
         }
     }
-    Ok(())
 }
 
 /// Announces whom the store does not know yet, and looks when it is time to. Answers whether there was a look.
@@ -202,13 +207,13 @@ fn pause(room: &Room) -> Duration {
     if room.brisk.load(Relaxed) { POLL_EVERY } else { LOOK_EVERY }
 }
 
-/// Does without messages until the room is closed.
-async fn poll(room: &Arc<Room>) {
+/// Does without messages for good.
+async fn poll(room: &Arc<Room>) -> ! {
     let mut settling = JoinSet::new();
     let mut announce_at = Moment::default();
     // Who queued while there were messages is recorded as hearing them: claiming again corrects that.
     room.ring_all();
-    while !room.lock().closed {
+    loop {
         if let Ok(session) = room.link.session().await {
             if announce_at <= room.clock.now() && announce(room, &session, &room.queued_ones()).await.is_ok() {
                 announce_at = room.clock.now().after(LOOK_EVERY);

@@ -11,7 +11,7 @@
 -- a_ttl       milliseconds until it expires, or null
 -- a_mark      tells the cell in messages
 -- done        whether it is as wanted now, with the version of it; else the rest is what is there instead, if anything
-CREATE FUNCTION fencepost.change_cell(
+CREATE OR REPLACE FUNCTION fencepost.change_cell(
     a_namespace text, a_key text, a_by bytea, a_expected bigint, a_value bytea, a_ttl bigint, a_mark text,
     OUT done boolean, OUT version bigint, OUT value bytea, OUT writer bytea, OUT left_ms bigint
 ) LANGUAGE plpgsql AS $$
@@ -59,32 +59,28 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION fencepost.is_there(c fencepost.cells) RETURNS boolean LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION fencepost.is_there(c fencepost.cells) RETURNS boolean LANGUAGE sql AS $$
     SELECT c.value IS NOT NULL AND coalesce(c.expires_at > clock_timestamp(), true)
 $$;
 
 -- For how many milliseconds a cell lasts yet, and never less; null for one that does not expire.
-CREATE FUNCTION fencepost.left_of(c fencepost.cells) RETURNS bigint LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION fencepost.left_of(c fencepost.cells) RETURNS bigint LANGUAGE sql AS $$
     SELECT CASE WHEN isfinite(c.expires_at) THEN
         ceil(greatest(extract(epoch FROM c.expires_at - clock_timestamp()) * 1000, 0))::bigint
     END
 $$;
 
 -- A cell, if it is there.
-CREATE FUNCTION fencepost.look_at_cell(
+CREATE OR REPLACE FUNCTION fencepost.look_at_cell(
     a_namespace text, a_key text, OUT value bytea, OUT version bigint, OUT writer bytea, OUT left_ms bigint
 ) RETURNS SETOF record LANGUAGE sql AS $$
     SELECT c.value, c.version, c.writer, fencepost.left_of(c) FROM fencepost.cells AS c
     WHERE c.namespace = a_namespace AND c.key = a_key AND fencepost.is_there(c)
 $$;
 
-CREATE FUNCTION fencepost.leave_version() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.leave_version() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE fencepost.state SET floor = OLD.version WHERE floor < OLD.version;
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER leave_version AFTER DELETE ON fencepost.cells
-    FOR EACH ROW EXECUTE FUNCTION fencepost.leave_version();
-
-CREATE TRIGGER keep_versions BEFORE TRUNCATE ON fencepost.cells EXECUTE FUNCTION fencepost.keep_fences();

@@ -11,31 +11,41 @@
 -- now() is the transaction's beginning, which may lie before a wait for the row.
 --
 -- What is wanted most of all, a lock that is free or was handed to this owner, is one update. It lies apart from the rest,
--- without a variable or a column of an answer that it does not need: they cost a tenth of it.
-CREATE FUNCTION fencepost.take(
+-- without a variable or a column of an answer that it does not need, and without a setting: each of them costs some hundredths
+-- of it. So it is written in full, like `release`: no function or operator in it is looked for in the search_path (see
+-- `pinned.sql`), its types are keywords, and there is no `IN`, `IS DISTINCT FROM` or `CASE value WHEN`, which look for an operator
+-- by themselves.
+CREATE OR REPLACE FUNCTION fencepost.take(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
     a_hears boolean, a_in_session boolean
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    a_session integer := CASE WHEN a_in_session THEN a_client END;
-    issued    bigint;
+    issued bigint;
 BEGIN
     -- The row's own counter is raised, and not a sequence: nextval() would be drawn before the wait for the row, and
     -- numbers would go backwards.
     UPDATE fencepost.locks AS k
-    SET fence = CASE WHEN k.owner IS NULL THEN greatest(k.fence, s.epoch, s.floor) + 1 ELSE k.fence END,
-        since = CASE WHEN k.owner IS NULL THEN clock_timestamp() ELSE k.since END,
-        owner = a_owner, ttl = a_ttl, expires_at = fencepost.end_of(a_ttl, a_session), session = a_session,
+    SET fence = CASE WHEN k.owner IS NULL THEN greatest(k.fence, s.epoch, s.floor) OPERATOR(pg_catalog.+) 1 ELSE k.fence END,
+        since = CASE WHEN k.owner IS NULL THEN pg_catalog.clock_timestamp() ELSE k.since END,
+        owner = a_owner, ttl = a_ttl, session = CASE WHEN a_in_session THEN a_client END,
+        expires_at = CASE
+            WHEN a_in_session THEN 'infinity'
+            ELSE pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (a_ttl OPERATOR(pg_catalog.*) interval '1 millisecond')
+        END,
         client = a_client, claimant = a_claimant, permits = NULL
     FROM fencepost.state AS s
-    WHERE k.namespace = a_namespace AND k.name = a_name AND k.fence >= 0 AND s.started = pg_postmaster_start_time()
-      AND (k.owner IS NULL AND k.waiters = 0 AND k.readers = 0
-           OR k.owner = a_owner AND k.expires_at > clock_timestamp() AND k.session IS NOT DISTINCT FROM a_session)
+    WHERE k.namespace OPERATOR(pg_catalog.=) a_namespace AND k.name OPERATOR(pg_catalog.=) a_name
+      AND k.fence OPERATOR(pg_catalog.>=) 0 AND s.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+      AND (
+          k.owner IS NULL AND k.waiters OPERATOR(pg_catalog.=) 0 AND k.readers OPERATOR(pg_catalog.=) 0
+          OR k.owner OPERATOR(pg_catalog.=) a_owner AND k.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+          AND CASE WHEN a_in_session THEN k.session OPERATOR(pg_catalog.=) a_client ELSE k.session IS NULL END
+      )
     RETURNING k.fence INTO issued;
     IF issued IS NOT NULL THEN
-        RETURN '{"outcome":"granted","issued":' || issued || '}';
+        RETURN '{"outcome":"granted","issued":' OPERATOR(pg_catalog.||) issued OPERATOR(pg_catalog.||) '}';
     END IF;
-    RETURN (SELECT to_json(answer) FROM fencepost.claim(
+    RETURN (SELECT pg_catalog.to_json(answer) FROM fencepost.claim(
         a_namespace, a_name, a_owner, a_ttl, a_claimant, a_client, a_patience, a_hears, a_in_session,
         false, NULL, NULL) AS answer);
 END $$;
@@ -47,7 +57,7 @@ END $$;
 -- outcome    'granted', with the fence and the slots of permits
 --            'busy', 'queued', with what is known of the holder
 --            'refused': the name is in use as a semaphore of so many permits, or as a lock where "limit" is null
-CREATE FUNCTION fencepost.claim(
+CREATE OR REPLACE FUNCTION fencepost.claim(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_patience text,
     a_hears boolean, a_in_session boolean, a_shared boolean, a_permits integer, a_of integer,
     OUT outcome text, OUT issued bigint, OUT slots integer[], OUT "limit" integer,
@@ -61,23 +71,24 @@ DECLARE
     q_client integer := CASE WHEN a_hears THEN a_client END;
 BEGIN
     LOOP
-        SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name;
-        IF NOT FOUND THEN
+        IF a_patience = 'once' AND a_permits IS NULL THEN
+            SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_name;
+            IF fencepost.is_plainly_busy(l, a_owner)
+                AND NOT EXISTS (SELECT FROM fencepost.claims AS q
+                                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner)
+            THEN
+                outcome := 'busy';
+                EXIT;
+            END IF;
+        END IF;
+        l := fencepost.locked_row(a_namespace, a_name);
+        IF l.name IS NULL THEN
             -- Without a fence yet. It gets one in a later statement, which sees the floor that a deletion of this name has
             -- left behind just before.
             INSERT INTO fencepost.locks (namespace, name, fence) VALUES (a_namespace, a_name, 0)
             ON CONFLICT DO NOTHING;
             CONTINUE;
         END IF;
-        IF a_patience = 'once' AND a_permits IS NULL AND fencepost.is_plainly_busy(l, a_owner)
-            AND NOT EXISTS (SELECT FROM fencepost.claims AS q
-                            WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner)
-        THEN
-            outcome := 'busy';
-            EXIT;
-        END IF;
-        l := fencepost.locked_row(a_namespace, a_name);
-        CONTINUE WHEN l.name IS NULL;
 
         -- A repeat of a claim, or its confirmation.
         SELECT * INTO c FROM fencepost.claims AS q
@@ -104,6 +115,8 @@ BEGIN
         IF l.owner = a_owner OR NOT fencepost.is_held_alone(l) THEN
             l.owner := NULL; -- ended, and overwritten by the grant that follows
         END IF;
+
+        wanted.ticket := c.ticket;
 
         -- What the name is, says whoever comes first.
         IF l.permits IS DISTINCT FROM a_of THEN
@@ -143,8 +156,10 @@ BEGIN
             l := fencepost.grant_to(l, wanted, fencepost.end_of(a_ttl, a_session));
             outcome := 'granted';
             issued := l.fence;
-            SELECT q.slots INTO slots FROM fencepost.claims AS q
-            WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
+            IF a_permits IS NOT NULL THEN
+                SELECT q.slots INTO slots FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_name AND q.owner = a_owner;
+            END IF;
             RETURN;
         END IF;
 

@@ -5,7 +5,7 @@
 -- may be restored on a server with any timeline: the base then rises so far that a thousand promotions of the former
 -- server, after the dump, stay below it.
 
-CREATE FUNCTION fencepost.find_epoch() RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.find_epoch() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     s            fencepost.state;
     now_timeline bigint;
@@ -29,7 +29,7 @@ BEGIN
 END $$;
 
 -- A row that goes leaves its fence behind, whoever deletes it, and its holder is told (L4).
-CREATE FUNCTION fencepost.leave_fence() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.leave_fence() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE fencepost.state SET floor = OLD.fence WHERE floor < OLD.fence;
     PERFORM fencepost.tell_loss(OLD.client, OLD.owner);
@@ -38,7 +38,7 @@ BEGIN
 END $$;
 
 -- Tells a holder that its grant is gone.
-CREATE FUNCTION fencepost.tell_loss(client integer, owner bytea) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.tell_loss(client integer, owner bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF client IS NOT NULL AND owner IS NOT NULL THEN
         PERFORM pg_notify('fencepost_' || client, 'l' || encode(substr(owner, 1, 8), 'hex'));
@@ -46,7 +46,7 @@ BEGIN
 END $$;
 
 -- Removes those who hold a lock together with others, and tells them.
-CREATE FUNCTION fencepost.evict(a_namespace text, a_name text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.evict(a_namespace text, a_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c fencepost.claims;
 BEGIN
@@ -57,13 +57,8 @@ BEGIN
     END LOOP;
 END $$;
 
-CREATE TRIGGER leave_fence AFTER DELETE ON fencepost.locks
-    FOR EACH ROW EXECUTE FUNCTION fencepost.leave_fence();
-
-CREATE FUNCTION fencepost.keep_fences() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.keep_fences() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'fencepost.% is not truncated: its fences or versions would start again', TG_TABLE_NAME
         USING ERRCODE = 'FP001', HINT = 'DELETE keeps them rising';
 END $$;
-
-CREATE TRIGGER keep_fences BEFORE TRUNCATE ON fencepost.locks EXECUTE FUNCTION fencepost.keep_fences();

@@ -12,7 +12,7 @@ BEGIN
     -- A column that was there before may be without a number, which must not be a way around: then it would take any.
     IF coalesce(offered, 0) OPERATOR(pg_catalog.<) seen THEN
         RAISE EXCEPTION 'the fence % is stale: this row of % has seen %', coalesce(offered, 0), TG_TABLE_NAME, seen
-            USING ERRCODE = 'FP002', DETAIL = seen::text,
+            USING ERRCODE = 'FP002', DETAIL = seen::pg_catalog.text,
             HINT = 'another holds the lock by now; stop the work that it protects';
     END IF;
     RETURN NEW;

@@ -1,7 +1,7 @@
 -- Who holds and who waits: holders first, then waiters, first come first.
 --
 -- a_name  one name, or null for all
-CREATE FUNCTION fencepost.inspect(
+CREATE OR REPLACE FUNCTION fencepost.inspect(
     a_namespace text, a_name text,
     OUT name text, OUT waits boolean, OUT owner bytea, OUT claimant text, OUT fence bigint, OUT since_ms bigint,
     OUT left_ms bigint, OUT shared boolean, OUT permits integer, OUT "of" integer, OUT slots integer[]

@@ -2,11 +2,12 @@
 -- of the caller's search_path, such as `public`, could else make an operator or a function that fits an expression here better
 -- than the server's own, and it would run in our place with the caller's rights.
 --
--- Those that are called from outside. What they call in turn goes by the same path.
-ALTER FUNCTION fencepost.take SET search_path = pg_catalog, pg_temp;
+-- So those that are called from outside have the path as a setting, and what they call goes by it too. `take` and `release` are
+-- written in full instead: a setting is a twentieth of what a free lock costs. What they call when the lock is not free has it
+-- again.
 ALTER FUNCTION fencepost.take_several SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION fencepost.claim SET search_path = pg_catalog, pg_temp;
-ALTER FUNCTION fencepost.release SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION fencepost.give_back SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION fencepost.release_several SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION fencepost.renew SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION fencepost.downgrade SET search_path = pg_catalog, pg_temp;

@@ -6,7 +6,7 @@
 -- it is above the last one of each. Nothing queues: they have no queue in common.
 --
 -- As with `take`, what is wanted most of all lies apart: all of them are free.
-CREATE FUNCTION fencepost.take_several(
+CREATE OR REPLACE FUNCTION fencepost.take_several(
     a_namespace text, a_names text[], a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_in_session boolean
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -42,7 +42,7 @@ BEGIN
 END $$;
 
 -- The same, whoever holds or waits: one claim after the other, and all of them undone with the first that is not granted.
-CREATE FUNCTION fencepost.claim_several(
+CREATE OR REPLACE FUNCTION fencepost.claim_several(
     a_namespace text, a_names text[], a_owner bytea, a_ttl bigint, a_claimant text, a_client integer, a_in_session boolean
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,7 +90,7 @@ BEGIN
 END $$;
 
 -- Gives them back. Answers as `release` does, for the first that was not ours any more.
-CREATE FUNCTION fencepost.release_several(a_namespace text, a_names text[], a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.release_several(a_namespace text, a_names text[], a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     answer text := 'released';
     one    text;

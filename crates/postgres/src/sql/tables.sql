@@ -1,4 +1,4 @@
--- The tables of Fencepost, version 1.
+-- The tables of Fencepost, version 2.
 --
 -- Everything lies in one schema. Rows of `locks` stay when a lock is released, so that its fence goes on rising (F4); a row
 -- that is deleted all the same leaves its fence behind in `state.floor`.
@@ -36,6 +36,9 @@ CREATE TABLE fencepost.locks (
     client     integer,                                       -- hears of losses on the channel fencepost_<client>
     session    integer,                                       -- it is held for as long as this client's connection lives
     claimant   text,                                          -- JSON, for people
+    -- Between these two moments no lease of `readers` ends: when they were looked at or joined last, and the first end.
+    looked_at     timestamptz,
+    readers_until timestamptz,
     PRIMARY KEY (namespace, name),
     CHECK ((owner IS NULL) = (expires_at IS NULL) AND (owner IS NULL) = (ttl IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
@@ -76,5 +79,5 @@ CREATE TABLE fencepost.cells (
 
 -- The epoch of this server: base + timeline. The base is chosen so that the first one is 0.
 INSERT INTO fencepost.state (version, oldest, started, system, timeline, base, epoch, floor)
-SELECT 1, 1, pg_postmaster_start_time(), (pg_control_system()).system_identifier, t.timeline, -t.timeline, 0, 0
+SELECT 2, 1, pg_postmaster_start_time(), (pg_control_system()).system_identifier, t.timeline, -t.timeline, 0, 0
 FROM (SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline) AS t;

@@ -6,7 +6,7 @@
 --
 -- Answers for each: 'renewed', 'expired', 'ended' (the session that it lived by), 'taken' (another holds), 'deleted' (nobody
 -- does), 'locked' (ask again).
-CREATE FUNCTION fencepost.renew(
+CREATE OR REPLACE FUNCTION fencepost.renew(
     a_namespace text, a_names text[], a_owners bytea[], a_ttls bigint[], a_client integer, a_in_session boolean
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -49,7 +49,7 @@ BEGIN
 END $$;
 
 -- The same for one grant that is held together with others, or not at all.
-CREATE FUNCTION fencepost.renew_shared(
+CREATE OR REPLACE FUNCTION fencepost.renew_shared(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_client integer
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -80,7 +80,7 @@ BEGIN
 END $$;
 
 -- Makes a writer a reader with the same fence, and lets the readers that wait next in. Answers as `renew`.
-CREATE FUNCTION fencepost.downgrade(
+CREATE OR REPLACE FUNCTION fencepost.downgrade(
     a_namespace text, a_name text, a_owner bytea, a_ttl bigint, a_client integer, a_in_session boolean
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -95,7 +95,8 @@ BEGIN
                 fencepost.end_of(a_ttl, l.session), l.since, a_client, a_in_session, clock_timestamp(), l.claimant);
         UPDATE fencepost.locks AS k
         SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL,
-            tickets = k.tickets + 1, readers = k.readers + 1
+            tickets = k.tickets + 1, readers = k.readers + 1, looked_at = clock_timestamp(),
+            readers_until = fencepost.bound(k, a_in_session, fencepost.end_of(a_ttl, l.session))
         WHERE k.namespace = a_namespace AND k.name = a_name
         RETURNING k.* INTO l;
         PERFORM fencepost.serve(l);
@@ -107,7 +108,7 @@ END $$;
 -- Sets the limit of a semaphore that is in use. Who waits for more than that is told to ask again.
 --
 -- outcome   'resized', with the former limit; 'free' (nobody uses it, nothing was changed), 'lock' (it is in use as one)
-CREATE FUNCTION fencepost.resize(a_namespace text, a_name text, a_of integer, OUT outcome text, OUT former integer)
+CREATE OR REPLACE FUNCTION fencepost.resize(a_namespace text, a_name text, a_of integer, OUT outcome text, OUT former integer)
 LANGUAGE plpgsql AS $$
 DECLARE
     l fencepost.locks;
@@ -144,13 +145,14 @@ END $$;
 --
 -- Answers 'released', 'expired' (nothing of it was there), 'other' (another holds).
 --
--- A lock that nobody waits for is one update; see `take`.
-CREATE FUNCTION fencepost.release(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
+-- A lock that nobody waits for is one update, written in full; see `take`.
+CREATE OR REPLACE FUNCTION fencepost.release(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE fencepost.locks AS k
     SET owner = NULL, ttl = NULL, expires_at = NULL, client = NULL, session = NULL, claimant = NULL
-    WHERE k.namespace = a_namespace AND k.name = a_name AND k.owner = a_owner AND k.waiters = 0
-      AND k.expires_at > clock_timestamp();
+    WHERE k.namespace OPERATOR(pg_catalog.=) a_namespace AND k.name OPERATOR(pg_catalog.=) a_name
+      AND k.owner OPERATOR(pg_catalog.=) a_owner AND k.waiters OPERATOR(pg_catalog.=) 0
+      AND k.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
     IF FOUND THEN
         RETURN 'released';
     END IF;
@@ -158,7 +160,7 @@ BEGIN
 END $$;
 
 -- The same, whoever holds or waits.
-CREATE FUNCTION fencepost.give_back(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.give_back(a_namespace text, a_name text, a_owner bytea) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     l    fencepost.locks;
     c    fencepost.claims;
@@ -168,8 +170,8 @@ BEGIN
     IF l.name IS NULL THEN
         RETURN 'expired';
     END IF;
-    held := fencepost.is_held(l);
     IF l.owner = a_owner THEN
+        held := fencepost.is_held_alone(l);
         PERFORM fencepost.pass_on(l);
         RETURN CASE WHEN held THEN 'released' ELSE 'expired' END;
     END IF;
@@ -180,15 +182,17 @@ BEGIN
         SET waiters = greatest(k.waiters - (NOT c.holds)::integer, 0), readers = greatest(k.readers - c.holds::integer, 0)
         WHERE k.namespace = a_namespace AND k.name = a_name
         RETURNING k.* INTO l;
-        PERFORM fencepost.serve(l); -- also those who waited only for one that waited
+        IF l.waiters > 0 THEN
+            PERFORM fencepost.serve(l); -- also those who waited only for one that waited
+        END IF;
         RETURN 'released';
     END IF;
-    RETURN CASE WHEN held THEN 'other' ELSE 'expired' END;
+    RETURN CASE WHEN fencepost.is_held(l) THEN 'other' ELSE 'expired' END;
 END $$;
 
 -- Hands a lock on whose leases have run out, or one of them. Answers for how many milliseconds it is held yet; null when
 -- nobody holds it.
-CREATE FUNCTION fencepost.settle(a_namespace text, a_name text) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.settle(a_namespace text, a_name text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     l fencepost.locks;
 BEGIN
@@ -209,7 +213,7 @@ END $$;
 -- Takes a lock from all who hold it and tells them. Waiters keep their places, and the first ones get it.
 --
 -- outcome   'broken', with the first holder; 'free' (nobody held it), 'fence' (held with another fence than the one named)
-CREATE FUNCTION fencepost.force(
+CREATE OR REPLACE FUNCTION fencepost.force(
     a_namespace text, a_name text, a_fence bigint,
     OUT outcome text, OUT holder text, OUT holder_fence bigint, OUT since_ms bigint, OUT left_ms bigint
 ) LANGUAGE plpgsql AS $$
@@ -237,7 +241,7 @@ BEGIN
 END $$;
 
 -- Says that waiters are alive, and where they hear of their turn. In the order in which others lock these rows.
-CREATE FUNCTION fencepost.announce(a_namespace text, a_names text[], a_owners bytea[], a_client integer) RETURNS void
+CREATE OR REPLACE FUNCTION fencepost.announce(a_namespace text, a_names text[], a_owners bytea[], a_client integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     c fencepost.claims;
@@ -254,18 +258,25 @@ END $$;
 
 -- What became of claims, without a write: 'held', 'queued' (behind somebody who holds), 'free' (queued, and nobody holds, or
 -- one of several holds no more), 'taken' (another holds), 'gone' (nobody does); and for how long their locks are held yet.
-CREATE FUNCTION fencepost.look(
+CREATE OR REPLACE FUNCTION fencepost.look(
     a_namespace text, a_names text[], a_owners bytea[], OUT place bigint, OUT became text, OUT left_ms bigint
 ) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
-    l    fencepost.locks;
-    held boolean;
+    l     fencepost.locks;
+    held  boolean;
+    ended boolean;
 BEGIN
     FOR i IN 1 .. cardinality(a_names) LOOP
-        SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
         place := i;
-        held := fencepost.is_held(l);
-        left_ms := fencepost.left_of(l);
+        IF i = 1 OR a_names[i] <> a_names[i - 1] THEN -- else a thousand who wait would look at a thousand who hold
+            SELECT * INTO l FROM fencepost.locks AS k WHERE k.namespace = a_namespace AND k.name = a_names[i];
+            held := fencepost.is_held(l);
+            left_ms := fencepost.left_of(l);
+            ended := l.readers > 0 AND EXISTS (
+                SELECT FROM fencepost.claims AS q
+                WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.holds AND NOT fencepost.is_live(q)
+            );
+        END IF;
         became := CASE
             WHEN l.owner = a_owners[i] AND held THEN 'held'
             WHEN EXISTS (SELECT FROM fencepost.claims AS q
@@ -273,10 +284,7 @@ BEGIN
                            AND fencepost.is_live(q)) THEN 'held'
             WHEN EXISTS (SELECT FROM fencepost.claims AS q
                          WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.owner = a_owners[i])
-                THEN CASE WHEN held AND NOT EXISTS (
-                    SELECT FROM fencepost.claims AS q
-                    WHERE q.namespace = a_namespace AND q.name = a_names[i] AND q.holds AND NOT fencepost.is_live(q)
-                ) THEN 'queued' ELSE 'free' END
+                THEN CASE WHEN held AND NOT ended THEN 'queued' ELSE 'free' END
             WHEN held THEN 'taken'
             ELSE 'gone'
         END;
@@ -286,7 +294,7 @@ END $$;
 
 -- Forgets names that nobody has locked for so long, and cells that ended that long ago. Fences and versions go on rising all
 -- the same, from the floor. Answers how many it forgot.
-CREATE FUNCTION fencepost.tidy(a_namespace text, unused_for interval) RETURNS bigint LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION fencepost.tidy(a_namespace text, unused_for interval) RETURNS bigint LANGUAGE sql AS $$
     WITH names AS (
         DELETE FROM fencepost.locks AS k
         WHERE k.namespace = a_namespace AND k.owner IS NULL AND k.waiters = 0 AND k.readers = 0

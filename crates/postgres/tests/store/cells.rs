@@ -178,3 +178,20 @@ async fn c2_a_change_that_was_carried_out_unanswered_is_no_plain_conflict_after_
     let left = cells(&store).read(&name("cell")).await.unwrap().unwrap();
     assert_eq!(&*left.value, b"8", "two have taken one each");
 }
+
+/// Who waits for a connection that nobody makes any more is told of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_ends_who_waits_for_a_change_while_messages_cannot_come() {
+    let server = migrated(&[]).await;
+    let store = open(&format!("{}?connect_timeout=60s", server.url("postgres"))).await.unwrap();
+    server.demand("host all all 127.0.0.1/32 reject");
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.cells().unwrap().changed(&name("cell"), None).await }
+    });
+    tokio::time::sleep(ms(200)).await; // nothing tells that it waits; sooner, it is told by its first statement
+    assert!(!waiting.is_finished());
+    store.close().await;
+    let changed = within(SOON, "it is told", waiting).await.unwrap();
+    assert_eq!(changed.unwrap_err().kind(), ErrorKind::Closed);
+}

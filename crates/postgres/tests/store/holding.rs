@@ -72,6 +72,22 @@ async fn t2_a_readers_lease_without_an_end_ends_after_one_ttl() {
     within(SOON, "a dead reader's lock passes on", b.turn(&writer)).await.unwrap();
 }
 
+/// Who holds beside others is not looked at each time, but at once when the first of them has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn w1_the_first_reader_that_dies_goes_beside_one_that_lasts() {
+    let server = migrated(&[]).await;
+    let store = client(&server).await;
+    let permit = |ttl| claim_as("s", ttl, Mode::Permits { count: 1, of: 2 });
+    let (lasting, dying, waiter) = (permit(TTL), permit(ms(500)), permit(TTL));
+    granted(&store, &lasting).await;
+    granted(&store, &dying).await;
+    queued(&store, &waiter).await;
+    let grant = within(SOON, "the permit of who died", store.turn(&waiter)).await.unwrap();
+    assert_eq!(*grant.slots, [1]);
+    let readers = "SELECT readers FROM fencepost.locks WHERE name = 's'";
+    assert_eq!(server.value("postgres", readers), "2");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_semaphore_of_many_permits_costs_no_more_than_one_of_few() {
     let server = migrated(&[]).await;

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use fencepost_core::{
-    claim::{Mode, Patience},
+    claim::{Claimed, Mode, Patience},
     error::{Applied, Error, ErrorKind, Retry},
     name::{LockName, MAX_NAME_BYTES, Namespace},
     store::Store,
@@ -11,7 +11,7 @@ use fencepost_core::{
 use fencepost_postgres::{Migrated, PostgresStore, fenced::FencedTable, migrate};
 use fencepost_servers::PostgresServer;
 
-use super::{SOON, TTL, claim, config, granted, migrated, ms, open, within};
+use super::{SOON, TTL, claim, claim_as, config, granted, migrated, ms, open, within};
 
 async fn refused(url: &str) -> Error {
     let error = within(SOON, "an answer at once", open(url)).await.expect_err("it must be refused");
@@ -52,6 +52,52 @@ async fn tables_of_another_version_are_refused() {
     server.sql("postgres", "DROP FUNCTION fencepost.claim");
     let error = early.claim(&claim("x", TTL), Patience::Once).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::Misconfigured, Applied::No), "{error}");
+}
+
+/// Whoever held and waited under version 1 does so afterwards, and all is as if it had been made new.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_version_1_are_brought_to_this_one() {
+    let (server, fresh) = (PostgresServer::start(), migrated(&[]).await);
+    server.sql("postgres", include_str!("version_1.sql"));
+    let url = server.url("postgres");
+    let error = refused(&url).await;
+    assert!(error.to_string().contains("old version 1") && error.advice().unwrap().contains("migrate"), "{error}");
+    let held = |lock: &str, how: &str, owner: &str| {
+        format!(
+            "SELECT fencepost.claim('fencepost', '{lock}', '{owner}', 60000, '{{}}', 7, 'queue', false, false, {how}, NULL, NULL)"
+        )
+    };
+    for (lock, how, owner) in [("x", "false", "a"), ("r", "true", "b"), ("r", "true", "c")] {
+        server.sql("postgres", &held(lock, how, &owner.repeat(20)));
+    }
+    let (a, b) = (config(&url), config(&url));
+    let (a, b) = tokio::join!(migrate(&a), migrate(&b));
+    let mut both = [a.unwrap(), b.unwrap()];
+    both.sort_by_key(|done| *done == Migrated::UpToDate);
+    assert_eq!(both, [Migrated::Upgraded, Migrated::UpToDate], "two at once do it once");
+
+    let store = open(&url).await.unwrap();
+    assert_eq!(store.inspect(None).await.unwrap().iter().map(|lock| lock.holders.len()).sum::<usize>(), 3);
+    assert!(matches!(store.claim(&claim("x", TTL), Patience::Once).await, Ok(Claimed::Busy(_))));
+    let (reader, writer) = (claim_as("r", TTL, Mode::Shared), claim("r", TTL));
+    granted(&store, &reader).await;
+    super::queued(&store, &writer).await;
+    store.release(&reader.holding).await.unwrap();
+    for owner in ["b", "c"] {
+        server.sql("postgres", &format!("SELECT fencepost.release('fencepost', 'r', '{}')", owner.repeat(20)));
+    }
+    within(SOON, "the writer's turn", store.turn(&writer)).await.unwrap();
+
+    for made in [
+        "SELECT string_agg(concat_ws(' ', proname, pg_get_function_arguments(oid), prosrc, proconfig::text, provolatile), '|' \
+         ORDER BY proname, pg_get_function_arguments(oid)) FROM pg_proc WHERE pronamespace = 'fencepost'::regnamespace",
+        "SELECT string_agg(concat_ws(' ', table_name, column_name, data_type, is_nullable, column_default), '|' \
+         ORDER BY table_name, ordinal_position) FROM information_schema.columns WHERE table_schema = 'fencepost'",
+        "SELECT string_agg(pg_get_triggerdef(oid), '|' ORDER BY tgname) FROM pg_trigger WHERE NOT tgisinternal",
+        "SELECT version || ' ' || oldest FROM fencepost.state",
+    ] {
+        assert_eq!(server.value("postgres", made), fresh.value("postgres", made));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

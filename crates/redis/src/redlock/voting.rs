@@ -9,6 +9,7 @@ use fencepost_core::{
     error::Error,
     name::LockName,
     owner::Owner,
+    presence::Presence,
     quorum::{Defeat, Event, Round, Verdict, Vote},
     store::BoxFuture,
 };
@@ -36,7 +37,8 @@ impl RedlockStore {
     /// Gives the lost round back and takes a place, in one step at each server.
     pub(super) async fn take_seats(&self, claim: &Claim, name: &LockName, round: u64) -> Result<Claimed, Error> {
         let mut seat = self.seat_of(claim, round);
-        let presence = Presence::enter(self, claim);
+        self.nodes.iter().for_each(|node| drop(node.room.enter(*claim.owner(), claim.name())));
+        let presence = Presence::until(|| self.nodes.iter().for_each(|node| node.room.leave(claim.owner())));
         self.heard_by_a_quorum().await;
         let _admitted = self.crowd.claim().await;
         let mut asked: FuturesUnordered<_> =
@@ -210,31 +212,5 @@ async fn late_vote(node: Arc<Node>, name: LockName, owner: Owner, ttl: Duration,
     // A grant of this round stays; a release that came first has removed everything.
     if !confirmed && node.retract(&name, &owner, lost_before).await.is_err() {
         node.owe(&name, &owner, Due::Rounds(lost_before), ttl, true);
-    }
-}
-
-/// A waiter's presence in every room while its claim is under way.
-struct Presence<'a> {
-    store: &'a RedlockStore,
-    owner: Owner,
-    stays: bool,
-}
-
-impl<'a> Presence<'a> {
-    fn enter(store: &'a RedlockStore, claim: &Claim) -> Self {
-        store.nodes.iter().for_each(|node| drop(node.room.enter(*claim.owner(), claim.name())));
-        Self { store, owner: *claim.owner(), stays: false }
-    }
-
-    fn stay(mut self) {
-        self.stays = true;
-    }
-}
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        if !self.stays {
-            self.store.nodes.iter().for_each(|node| node.room.leave(&self.owner));
-        }
     }
 }

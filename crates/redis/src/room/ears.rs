@@ -24,13 +24,20 @@ use crate::{
 /// Pokes under way at once.
 const POKES: usize = 64;
 
-/// Runs until the room is closed.
+/// Runs until the room is closed, which ends it whatever it awaits.
 pub(super) async fn listen(room: Arc<Room>) {
+    tokio::select! {
+        () = room.closed() => {}
+        () = hear(&room) => {}
+    }
+}
+
+async fn hear(room: &Arc<Room>) {
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
     let mut deaf_since = None;
     let mut heard_before = false;
-    while !room.lock().closed {
-        match connect(&room).await {
+    loop {
+        match connect(room).await {
             Ok((sink, stream, server)) => {
                 deaf_since = None;
                 backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
@@ -39,7 +46,7 @@ pub(super) async fn listen(room: Arc<Room>) {
                     room.doubt();
                 }
                 tokio::select! {
-                    () = attend(&room, stream) => {}
+                    () = attend(room, stream) => {}
                     () = until_dead(sink, &*room.clock, room.nodes.connect_timeout()) => {}
                     () = room.nodes.moved_from(&server) => {}
                 }
@@ -55,7 +62,7 @@ pub(super) async fn listen(room: Arc<Room>) {
                 room.hearing.send_replace(Hearing::Polling);
                 // Who queued while there were messages is recorded as hearing them: claiming again corrects that.
                 room.ring_all(News::AskAgain);
-                poll(&room).await;
+                poll(room).await;
             }
             Err(_) => {
                 let now = room.clock.now();
@@ -85,12 +92,12 @@ async fn connect(room: &Room) -> Result<(PubSubSink, PubSubStream, Arc<Server>),
     Ok((sink, stream, server))
 }
 
-/// Hears messages until the connection breaks or the room is closed.
+/// Hears messages until the connection breaks.
 async fn attend(room: &Arc<Room>, mut stream: impl Stream<Item = Msg> + Unpin) {
     let mut pokes = JoinSet::new();
     // A message may have been lost while there was no connection.
     let mut everything = true;
-    while !room.lock().closed {
+    loop {
         poke_due(room, &mut pokes, everything).await;
         everything = false;
         tokio::select! {
@@ -108,10 +115,10 @@ async fn attend(room: &Arc<Room>, mut stream: impl Stream<Item = Msg> + Unpin) {
     }
 }
 
-/// Does without messages until the room is closed.
-async fn poll(room: &Arc<Room>) {
+/// Does without messages for good.
+async fn poll(room: &Arc<Room>) -> ! {
     let mut pokes = JoinSet::new();
-    while !room.lock().closed {
+    loop {
         poke_due(room, &mut pokes, false).await;
         tokio::select! {
             () = room.changed.notified() => {}

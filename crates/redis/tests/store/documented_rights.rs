@@ -8,7 +8,7 @@ use fencepost_core::{
 };
 use fencepost_servers::{ClusterSet, RedisServer, SentinelSet};
 
-use super::{Administered, SOON, claim, cluster, eventually, name, redlock, sentinel, within};
+use super::{Administered, SOON, claim, cluster, eventually, eventually_async, name, redlock, sentinel, within};
 
 const TTL: Duration = Duration::from_secs(30);
 const PAGE: &str = include_str!("../../../../docs/stores/redis.md");
@@ -38,6 +38,18 @@ async fn everything(a: &dyn Store, b: &dyn Store) {
     assert_eq!(a.release(&mine.holding).await.unwrap(), Release::Released);
     within(SOON, "the turn", b.turn(&wanted)).await.unwrap();
     assert!(matches!(a.force(&name("x"), None).await.unwrap(), Forced::Broken(_)));
+}
+
+/// After a failover each client follows when it hears of it. Until then one may still ask the former master, which grants.
+async fn both_have_followed(a: &dyn Store, b: &dyn Store) {
+    eventually_async(SOON, "both ask the new master", async || {
+        let (held, other) = (claim("followed", TTL), claim("followed", TTL));
+        let granted = matches!(a.claim(&held, Patience::Once).await, Ok(Claimed::Granted(_)));
+        let busy = matches!(b.claim(&other, Patience::Once).await, Ok(Claimed::Busy(_)));
+        let given_back = [a.release(&held.holding).await, b.release(&other.holding).await];
+        granted && busy && given_back.iter().all(Result::is_ok)
+    })
+    .await;
 }
 
 fn nothing_was_refused<'a>(servers: impl Iterator<Item = &'a RedisServer>) {
@@ -73,6 +85,7 @@ async fn sentinel_needs_one_user_at_the_servers_and_one_at_the_sentinels() {
         (sentinel::open(&url).await.unwrap(), sentinel::open(&url).await.unwrap());
     everything(&*a, &*b).await;
     set.fail_over();
+    both_have_followed(&*a, &*b).await;
     everything(&*a, &*b).await;
     nothing_was_refused(set.servers().iter().chain(set.sentinels()));
 }

@@ -1,23 +1,30 @@
 //! The network between the members of a cluster, which can be disturbed for each pair of them.
 //!
 //! A member has one address for all the others, so a relay before it does not know who comes. The kernel does: it lists
-//! which process a connection belongs to.
+//! which process a connection belongs to. It walks over all that it has for that, and members that cannot reach each other
+//! connect again and again; so one look answers all who come meanwhile.
 
 use std::{
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use tokio::{
     net::TcpListener,
-    sync::watch,
+    sync::{mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
+    time::sleep,
 };
 
 use crate::network::{Weather, relay};
+
+/// How long those who come are gathered before the kernel is asked who they are.
+const GATHERED_FOR: Duration = Duration::from_millis(25);
 
 /// Relays before all members. They end when dropped.
 #[derive(Debug)]
@@ -25,7 +32,7 @@ pub(super) struct Ways {
     /// Where the others reach each member.
     pub(super) addresses: Vec<SocketAddr>,
     between: Arc<Between>,
-    _accepting: JoinSet<()>,
+    _at_work: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -44,13 +51,15 @@ impl Ways {
             weather: members.iter().map(|_| members.iter().map(|_| fair()).collect()).collect(),
             processes: members.iter().map(|_| AtomicU32::new(0)).collect(),
         });
-        let (mut addresses, mut accepting) = (Vec::new(), JoinSet::new());
+        let (mut addresses, mut at_work) = (Vec::new(), JoinSet::new());
+        let (comers, asked) = mpsc::unbounded_channel();
+        at_work.spawn(tell_who(asked, between.clone()));
         for (to, member) in members.iter().enumerate() {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
             addresses.push(listener.local_addr()?);
-            accepting.spawn(accept(listener, to, *member, between.clone()));
+            at_work.spawn(accept(listener, to, *member, between.clone(), comers.clone()));
         }
-        Ok(Self { addresses, between, _accepting: accepting })
+        Ok(Self { addresses, between, _at_work: at_work })
     }
 
     /// A member runs as this process from now on.
@@ -68,16 +77,27 @@ impl Ways {
     }
 }
 
-async fn accept(listener: TcpListener, to: usize, member: SocketAddr, between: Arc<Between>) {
+/// A connection from this port. The answer is the member that has it; a process that has ended has none.
+struct Comer {
+    port: u16,
+    answer: oneshot::Sender<usize>,
+}
+
+async fn accept(
+    listener: TcpListener,
+    to: usize,
+    member: SocketAddr,
+    between: Arc<Between>,
+    comers: mpsc::UnboundedSender<Comer>,
+) {
     while let Ok((connection, from)) = listener.accept().await {
+        let (answer, who) = oneshot::channel();
+        if comers.send(Comer { port: from.port(), answer }).is_err() {
+            return;
+        }
         let between = between.clone();
         tokio::spawn(async move {
-            let who = {
-                let between = between.clone();
-                spawn_blocking(move || between.who_has(from.port())).await
-            };
-            // A process that ended meanwhile wants nothing any more.
-            let Ok(Some(who)) = who else { return };
+            let Ok(who) = who.await else { return };
             let weather = between.weather[who][to].subscribe();
             let fair = *weather.borrow() != Weather::Cut;
             if fair {
@@ -87,24 +107,41 @@ async fn accept(listener: TcpListener, to: usize, member: SocketAddr, between: A
     }
 }
 
+async fn tell_who(mut asked: mpsc::UnboundedReceiver<Comer>, between: Arc<Between>) {
+    let mut comers = Vec::new();
+    while let Some(first) = asked.recv().await {
+        comers.push(first);
+        sleep(GATHERED_FOR).await;
+        while let Ok(comer) = asked.try_recv() {
+            comers.push(comer);
+        }
+        let ports = comers.iter().map(|comer| comer.port).collect();
+        let between = between.clone();
+        let who = spawn_blocking(move || between.who_have(ports)).await.unwrap_or_default();
+        for Comer { port, answer } in comers.drain(..) {
+            if let Some(member) = who.get(&port) {
+                let _ = answer.send(*member); // whoever has gone does not want to know
+            }
+        }
+    }
+}
+
 impl Between {
-    /// The member whose process has the connection from this port.
-    fn who_has(&self, port: u16) -> Option<usize> {
-        let connections = std::fs::read_to_string("/proc/net/tcp").ok()?;
-        let local = format!(":{port:04X}");
-        let inode = connections.lines().filter(|line| line.contains(&local)).find_map(|line| {
-            let fields: Vec<_> = line.split_whitespace().collect();
-            fields.get(1)?.ends_with(&local).then(|| fields.get(9).copied())?
-        })?;
-        let socket = format!("socket:[{inode}]");
-        let has = |process: &AtomicU32| {
-            let open = std::fs::read_dir(format!("/proc/{}/fd", process.load(Relaxed)));
-            open.is_ok_and(|mut open| {
-                open.any(|fd| {
-                    fd.is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == socket.as_str()))
-                })
-            })
-        };
-        self.processes.iter().position(has)
+    /// The members whose processes have the connections from these ports.
+    fn who_have(&self, ports: Vec<u16>) -> HashMap<u16, usize> {
+        let connections = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let sockets = connections.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            let port = u16::from_str_radix(fields.nth(1)?.rsplit(':').next()?, 16).ok()?;
+            ports.contains(&port).then(|| Some((format!("socket:[{}]", fields.nth(7)?), port))).flatten()
+        });
+        let sockets: HashMap<String, u16> = sockets.collect();
+        let mut found = HashMap::new();
+        for (member, process) in self.processes.iter().enumerate() {
+            let open = std::fs::read_dir(format!("/proc/{}/fd", process.load(Relaxed))).into_iter().flatten();
+            let open = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+            found.extend(open.filter_map(|open| Some((*sockets.get(open.to_str()?)?, member))));
+        }
+        found
     }
 }

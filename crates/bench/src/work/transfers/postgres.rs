@@ -88,10 +88,14 @@ impl Bank for Postgres<'_> {
                     Box::new(Locked { locks, bare: self.bare(client).await? })
                 }
                 Way::Version => {
-                    let accounts = Versioned::of(table, "name", "balance", "version");
+                    let accounts =
+                        Versioned::of(table, "name", "balance", "version").prepare(&client).await.map_err(failed)?;
                     Box::new(ByVersion { client, accounts })
                 }
-                Way::ForUpdate => Box::new(ForUpdate { client, accounts: Amounts::of(table, "name", "balance") }),
+                Way::ForUpdate => {
+                    let accounts = Amounts::of(table, "name", "balance").prepare(&client).await.map_err(failed)?;
+                    Box::new(ForUpdate { client, accounts })
+                }
                 Way::Statement => {
                     let one = client.prepare(&one_statement(table)).await.map_err(failed)?;
                     Box::new(InOneStatement { client, one })
@@ -144,7 +148,7 @@ impl Teller for Bare {
 
 struct ByVersion {
     client: Client,
-    accounts: Versioned,
+    accounts: Versioned<Statement>,
 }
 
 impl Teller for ByVersion {
@@ -166,7 +170,7 @@ impl Teller for ByVersion {
 /// Two rows as one value: both are written in one transaction, each on condition of its version.
 struct BothRows<'a> {
     client: &'a mut Client,
-    accounts: &'a Versioned,
+    accounts: &'a Versioned<Statement>,
     names: [&'a str; 2],
 }
 
@@ -208,7 +212,7 @@ impl CompareAndSet for BothRows<'_> {
 
 struct ForUpdate {
     client: Client,
-    accounts: Amounts,
+    accounts: Amounts<Statement>,
 }
 
 impl Teller for ForUpdate {

@@ -27,8 +27,8 @@ pub(crate) const BUGS: &[Bug] = &[
         name: "redis: who queued before messages were forbidden waits for one",
         rule: "W1",
         file: "crates/redis/src/room/ears.rs",
-        find: "room.ring_all(News::AskAgain);\n                poll(&room).await;",
-        replace: "poll(&room).await;",
+        find: "room.ring_all(News::AskAgain);\n                poll(room).await;",
+        replace: "poll(room).await;",
         test: redis("rights::w1_waiters_who_queued_before_messages_were_forbidden_get_their_turn"),
     },
     Bug {

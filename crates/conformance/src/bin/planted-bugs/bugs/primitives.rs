@@ -98,7 +98,7 @@ pub(crate) const BUGS: &[Bug] = &[
     Bug {
         name: "a deposed leader goes on telling",
         rule: "L1",
-        file: "crates/fencepost/src/election.rs",
+        file: "crates/fencepost/src/election/news.rs",
         find: "let later = found.value.as_ref().is_some_and(|other| other.term > leader.term);",
         replace: "let later = false;",
         test: suite("memory::l1_a_deposed_leader_says_nothing_more"),

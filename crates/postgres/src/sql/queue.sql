@@ -42,8 +42,9 @@ BEGIN
     );
 END $$;
 
--- For how many milliseconds the first lease that ends lasts yet; null for sessions, and for nobody. Of one that somebody made
--- endless: none, if it is held alone, since whoever settles it finds it so and cuts it down (see `locked_row`); else its TTL.
+-- For how many milliseconds the first lease that ends lasts yet; null for sessions, and for nobody. Of one that lasts longer than its
+-- TTL, since somebody made it endless or the clock went back: none, if it is held alone, since whoever settles it finds it so and cuts
+-- it down (see `locked_row`), and whoever were told of its present end would come no earlier; else its TTL.
 CREATE OR REPLACE FUNCTION fencepost.left_of(l fencepost.locks) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     ends timestamptz;
@@ -54,6 +55,9 @@ BEGIN
         WHERE q.namespace = l.namespace AND q.name = l.name AND q.holds AND NOT q.in_session;
     ELSIF l.session IS NULL THEN
         ends := l.expires_at;
+        IF ends > clock_timestamp() + l.ttl * interval '1 millisecond' THEN
+            ends := 'infinity';
+        END IF;
     END IF;
     RETURN CASE
         WHEN isfinite(ends) THEN greatest(extract(epoch FROM ends - clock_timestamp()) * 1000, 0)

@@ -129,7 +129,8 @@ async fn tell_who(mut asked: mpsc::UnboundedReceiver<Comer>, between: Arc<Betwee
 impl Between {
     /// The members whose processes have the connections from these ports.
     fn who_have(&self, ports: Vec<u16>) -> HashMap<u16, usize> {
-        let connections = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        // Of this thread's network, which need not be that of the process's first one.
+        let connections = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
         let sockets = connections.lines().filter_map(|line| {
             let mut fields = line.split_whitespace();
             let port = u16::from_str_radix(fields.nth(1)?.rsplit(':').next()?, 16).ok()?;

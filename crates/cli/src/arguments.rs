@@ -266,6 +266,10 @@ pub(crate) struct Migrate {
     /// Print the SQL and do nothing; --store may be left out
     #[arg(long)]
     pub(crate) print: bool,
+
+    /// Print only what tables of this older version lack
+    #[arg(long, value_name = "VERSION", requires = "print")]
+    pub(crate) from: Option<i32>,
 }
 
 #[derive(Debug, Args)]

@@ -17,10 +17,16 @@ pub(crate) fn migrate(global: &Global, verb: &Migrate) -> Ending {
     crate::block_on(async {
         let config = config(global, verb.print)?;
         if verb.print {
-            return Ok(crate::print(&fencepost_postgres::script(&config)));
+            let script = match verb.from {
+                None => fencepost_postgres::script(&config),
+                Some(from) => fencepost_postgres::upgrade_script(&config, from)
+                    .ok_or_else(|| Ending::usage(format!("there is no step from version {from} to this one")))?,
+            };
+            return Ok(crate::print(&script));
         }
         let said = match fencepost_postgres::migrate(&config).await? {
             Migrated::Created => "the tables were made",
+            Migrated::Upgraded => "the tables were brought to this version",
             Migrated::UpToDate => "the tables were there",
         };
         Ok(Ending::done().saying(said))

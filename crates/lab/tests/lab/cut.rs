@@ -55,10 +55,18 @@ fn relays_and_namespaces_find_the_same() {
             None
         }
     });
-    for (relays, kernel) in by_relays.iter().zip(by_kernel.iter().flatten()) {
-        assert!(says(kernel, "by network namespaces"), "{}", name(kernel));
+    let Some(by_kernel) = by_kernel else { return };
+    let mut really = 0;
+    for (relays, kernel) in by_relays.iter().zip(&by_kernel) {
+        if says(kernel, "by network namespaces") {
+            really += 1;
+        } else {
+            // Of stores whose servers find each other by addresses that relays stand for.
+            assert!(says(kernel, "are not put on hosts of their own; cut by relays instead"), "{}", name(kernel));
+        }
         assert_eq!(kernel.verdict(), relays.verdict(), "{}", name(kernel));
     }
+    assert!(really >= 12, "{really} of {} cells were cut by the kernel", by_kernel.len());
 }
 
 /// Who demands what is not to be had gets no verdict at all.

@@ -323,6 +323,7 @@ fn what_a_server_said_is_kept_where_something_went_wrong() {
 
 /// A child of `parent` that runs this program.
 fn child_called(program: &str, parent: Pid) -> Option<Pid> {
+    let line_of = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).ok();
     let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_one = |pid: &i32| {
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
@@ -330,8 +331,10 @@ fn child_called(program: &str, parent: Pid) -> Option<Pid> {
         let Some((before, after)) = stat.rsplit_once(") ") else { return false };
         let its_parent = after.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).and_then(Pid::from_raw);
         // The laboratory asks programs for their versions before it does anything else.
-        let asked = || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"--version\0"));
-        before.ends_with(program) && its_parent == Some(parent) && !asked()
+        let asked = || line_of(*pid).is_some_and(|line| line.ends_with(b"--version\0"));
+        // A copy of the laboratory, for a moment, until it runs what it was made for.
+        let copied = || line_of(*pid) == line_of(parent.as_raw_nonzero().get());
+        before.ends_with(program) && its_parent == Some(parent) && !asked() && !copied()
     };
     processes.into_iter().find(is_one).and_then(Pid::from_raw)
 }

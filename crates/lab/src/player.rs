@@ -10,7 +10,7 @@ use std::{
 };
 
 use fencepost_history::{Event, Holding, Phase, What};
-use fencepost_servers::{Host, Network, WallClock, end_with_us};
+use fencepost_servers::{Host, Network, WallClock, end_with_us, mark};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -82,6 +82,7 @@ impl Player {
         if let Some(clock) = clock {
             clock.govern(command.as_std_mut());
         }
+        mark(command.as_std_mut());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
         let runtime = tokio::runtime::Handle::current();
         let mut child = match &host {

@@ -17,7 +17,10 @@ use std::{
     time::Duration,
 };
 
-use crate::namespaces::{HERE, Namespaces, OtherNetwork, forwards, ip, sends};
+use crate::{
+    namespaces::{HERE, Namespaces, OtherNetwork, forwards, ip, sends},
+    survivors,
+};
 
 /// How many hosts a network has room for.
 const HOSTS: u8 = 30;
@@ -256,6 +259,7 @@ impl Place {
     }
 
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let command = survivors::mark(command);
         match self.host() {
             None => command.spawn(),
             Some(host) => host.inside(|| command.spawn())?,

@@ -32,7 +32,7 @@ pub use redis::{RedisServer, Reply};
 pub use sentinel::{SERVICE, SentinelSet, sentinel_beside, sentinel_naming, sentinel_naming_with};
 pub use slow_disk::SlowDisk;
 pub use small_disk::SmallDisk;
-pub use survivors::end_with_us;
+pub use survivors::{end_with_us, mark};
 pub use wall_clock::WallClock;
 pub use zookeeper::{Admin, Refused, TICK, ZooKeeperEnsemble, ZooKeeperServer};
 

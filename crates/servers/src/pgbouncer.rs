@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::{
     log,
     postgres::{free_address, give_away, unprivileged_program},
-    survivors::end_with_us,
+    survivors::{end_with_us, mark},
 };
 
 /// A PgBouncer before a server, in transaction mode: each transaction of a client may go over another connection. It ends
@@ -46,7 +46,7 @@ impl PgBouncer {
         give_away(directory.path());
         let mut command = unprivileged_program("pgbouncer");
         log::keep(&mut command, directory.path()).expect("a log");
-        let process = command.arg(&file).stdin(Stdio::null()).spawn();
+        let process = mark(command.arg(&file)).stdin(Stdio::null()).spawn();
         let process = process.expect("the package pgbouncer must be installed");
         end_with_us(process.id(), "KILL");
         for _ in 0..500 {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::survivors::end_with_us;
+use crate::survivors::{end_with_us, mark};
 
 /// The disk of one process. As fast as before when dropped.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl SlowDisk {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e"]);
         strace.arg(format!("inject=fdatasync:delay_enter={}", delay.as_micros())).args(["-p", &pid.to_string()]);
-        let child = strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = mark(&mut strace).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut slow =
             Self(child.map_err(|error| format!("strace cannot be run, install the package strace: {error}"))?);
         end_with_us(slow.0.id(), "KILL");

@@ -20,8 +20,9 @@ use tokio::{
 
 use crate::{
     agent::{Came, Client, Order, Role, Said, Task},
-    fault::signal_group,
+    fault::{signal_group, stands_still},
     recorder::Recorder,
+    run::Faults,
     scenario::Stop,
     stage::{LOCK, PATIENCE},
     stand::{self, Way},
@@ -35,6 +36,9 @@ pub struct AgentCommand {
     /// What comes before the role.
     pub arguments: Vec<String>,
 }
+
+/// How long a process takes to die that was killed.
+const DIES: Duration = Duration::from_secs(5);
 
 const SUSPENDED: &str = "machine suspended";
 
@@ -61,6 +65,7 @@ pub(crate) struct Player {
     resource: SocketAddr,
     /// Since when it is.
     suspended: Option<u64>,
+    pub(crate) faults: Faults,
     /// The host that it is alone on, where networks are cut by the kernel.
     pub(crate) host: Option<Arc<Host>>,
     /// What stands between it and the store, where the scenario asked for that.
@@ -105,10 +110,11 @@ impl Player {
             Ok(Ok(())) => {}
             _ => return Err(Stop::Failed(format!("client {name} did not get ready"))),
         }
-        let (next, grants, suspended) = (0, 0, None);
+        let (next, grants, suspended, faults) = (0, 0, None, Faults::Made);
         let (to_store, to_resource) = (None, None);
         let player = Self {
             name,
+            faults,
             child,
             orders,
             waiting,
@@ -189,7 +195,7 @@ impl Player {
 
     /// Stops the process where it stands. Orders that are given meanwhile lie ready when it wakes.
     pub(crate) fn pause(&self) -> Result<(), Stop> {
-        self.signalled("paused (SIGSTOP)", Phase::Begin, Signal::STOP)
+        self.faulty("paused (SIGSTOP)", Phase::Begin, self.stop())
     }
 
     /// Lets it run on.
@@ -197,11 +203,23 @@ impl Player {
         self.signalled("paused (SIGSTOP)", Phase::End, Signal::CONT)
     }
 
+    /// Whether it is told the time by this clock.
+    pub(crate) fn reads(&self, clock: &WallClock) -> bool {
+        self.child.id().is_some_and(|pid| clock.governs(pid))
+    }
+
+    fn stop(&self) -> Result<(), Stop> {
+        if self.faults == Faults::Made {
+            signal_group(self.child.id(), Signal::STOP)?;
+        }
+        stands_still(self.child.id())
+    }
+
     /// Stops it as a suspended machine stops: its monotonic clock will not have counted the time until it [resumes](Self::resume).
     pub(crate) fn suspend(&mut self, clock: &WallClock) -> Result<(), Stop> {
-        let reads_it = self.child.id().is_some_and(|pid| clock.governs(pid));
+        let reads_it = self.reads(clock);
         let done = if reads_it {
-            signal_group(self.child.id(), Signal::STOP)
+            self.stop()
         } else {
             Err(Stop::NotInstalled(format!("{} does not read the clock that is to stand still", self.name)))
         };
@@ -221,8 +239,16 @@ impl Player {
     pub(crate) async fn kill(&mut self) -> Result<(), Stop> {
         // Nobody can say when it ran last. It is not charged with what it may have believed after the signal was sent.
         let at = crate::agent::now();
-        self.signalled("killed (SIGKILL)", Phase::Begin, Signal::KILL)?;
-        self.child.wait().await?;
+        let done = match self.faults {
+            Faults::Made => signal_group(self.child.id(), Signal::KILL),
+            Faults::Pretended => Ok(()),
+        };
+        let ended = tokio::time::timeout(DIES, self.child.wait()).await.is_ok_and(|ended| ended.is_ok());
+        let done = done.and_then(|()| match ended {
+            true => Ok(()),
+            false => Err(Stop::Ineffective(format!("{} lives on", self.name))),
+        });
+        self.faulty_at(at, "killed (SIGKILL)", Phase::Begin, done)?;
         self.recorder.add(Event { at, by: self.name.clone(), what: What::Died });
         Ok(())
     }
@@ -237,8 +263,12 @@ impl Player {
     }
 
     fn faulty(&self, fault: &str, phase: Phase, done: Result<(), Stop>) -> Result<(), Stop> {
+        self.faulty_at(crate::agent::now(), fault, phase, done)
+    }
+
+    fn faulty_at(&self, at: u64, fault: &str, phase: Phase, done: Result<(), Stop>) -> Result<(), Stop> {
         let (fault, target, installed) = (fault.to_owned(), self.name.clone(), done.is_ok());
-        self.recorder.tell("lab", What::Fault { fault, target, phase, installed });
+        self.recorder.add(Event { at, by: "lab".to_owned(), what: What::Fault { fault, target, phase, installed } });
         done
     }
 

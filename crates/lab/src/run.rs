@@ -3,7 +3,10 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use fencepost_history::{Event, Findings, Options, check};
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
 
 use crate::{
     cut::CutBy,
@@ -33,6 +36,18 @@ pub struct Plan {
     pub agent: AgentCommand,
     /// How networks are cut.
     pub cut_by: CutBy,
+    /// Whether faults are made, or only said to be. The latter is how it is tested that nobody believes in them unseen.
+    pub faults: Faults,
+}
+
+/// What becomes of a fault that is ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Faults {
+    /// It is made.
+    #[default]
+    Made,
+    /// Nothing is done, silently.
+    Pretended,
 }
 
 /// One playing of a scenario on a subject.
@@ -130,12 +145,17 @@ async fn trial(scenario: &'static dyn Scenario, subject: Subject, seed: u64, pla
     let begin = crate::agent::now();
     let recorder = Recorder::default();
     let played = {
-        let (recorder, agent, cut_by) = (recorder.clone(), plan.agent.clone(), plan.cut_by.clone());
+        let (recorder, plan) = (recorder.clone(), plan.clone());
+        let (doubts, mut doubtful) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            let mut stage = Stage::set(scenario, subject, seed, agent, recorder, &cut_by).await?;
+            let mut stage = Stage::set(scenario, subject, seed, &plan, recorder, doubts).await?;
             let reached = tokio::time::timeout(LIMIT, async {
-                let reached = scenario.play(&mut stage).await?;
-                stage.proven().await.map(|()| reached)
+                let reached = tokio::select! {
+                    reached = scenario.play(&mut stage) => reached,
+                    Some(stop) = doubtful.recv() => Err(stop),
+                };
+                // Where a fault was none, it is no wonder that the story went another way.
+                stage.proven().await.and(reached)
             });
             let reached = reached.await;
             let logs = stage.logs();
@@ -164,6 +184,7 @@ fn judge(reached: Result<Reached, Stop>, findings: &Findings, idle_limit: Durati
     match reached {
         Err(Stop::Missing(why)) => (Verdict::NotRun, why),
         Err(stop @ Stop::NotInstalled(_)) => (Verdict::NotRun, stop.to_string()),
+        Err(stop @ Stop::Ineffective(_)) => (Verdict::Vacuous, stop.to_string()),
         Err(Stop::Failed(why)) => (Verdict::Infrastructure, why),
         Ok(Reached::No(why)) => (Verdict::Vacuous, why),
         Ok(Reached::Yes) => {

@@ -101,6 +101,9 @@ pub enum Stop {
     /// A fault could not be made.
     #[error("the fault could not be made: {0}")]
     NotInstalled(String),
+    /// A fault was made, and nothing came of it.
+    #[error("the fault changed nothing: {0}")]
+    Ineffective(String),
     /// The laboratory failed.
     #[error("{0}")]
     Failed(String),

@@ -11,7 +11,7 @@ use fencepost_core::clock::{self, BootClock};
 use fencepost_history::{Event, Phase, Verb, What};
 use fencepost_servers::{HERE, Host, Lan, Network, Shore, WallClock, Weather};
 
-use tokio::task::JoinHandle;
+use tokio::{sync::mpsc::UnboundedSender, task::JoinHandle};
 
 use crate::{
     agent::{Client, LABEL, Role},
@@ -19,6 +19,7 @@ use crate::{
     player::{AgentCommand, Player},
     recorder::Recorder,
     resource::Resource,
+    run::{Faults, Plan},
     scenario::{Scenario, Stop},
     stand::{self, Ground, ServerFault, Side, Stand, UNGUARDED},
     subject::Subject,
@@ -51,8 +52,11 @@ pub struct Stage {
     resource: Resource,
     recorder: Recorder,
     agent: AgentCommand,
+    faults: Faults,
     /// Looks at faults, under way.
     proofs: Mutex<Vec<JoinHandle<Result<(), Stop>>>>,
+    /// Hears of each fault that was none, so that nobody waits for what will not come of it.
+    doubts: UnboundedSender<Stop>,
 }
 
 impl Stage {
@@ -61,10 +65,11 @@ impl Stage {
         scenario: &'static dyn Scenario,
         subject: Subject,
         seed: u64,
-        agent: AgentCommand,
+        plan: &Plan,
         recorder: Recorder,
-        cut_by: &CutBy,
+        doubts: UnboundedSender<Stop>,
     ) -> Result<Self, Stop> {
+        let (cut_by, agent, faults) = (&plan.cut_by, plan.agent.clone(), plan.faults);
         let lan = if scenario.cuts_the_network() { lan(subject, cut_by, &recorder)? } else { None };
         let small_disk = scenario.fills_the_disk(subject).then(|| cut_by.namespaces()).transpose()?;
         let ground = Ground { lan: lan.clone(), small_disk };
@@ -72,7 +77,7 @@ impl Stage {
         let at = if lan.is_some() { HERE } else { Ipv4Addr::LOCALHOST };
         let resource = Resource::start(recorder.clone(), at).await?;
         let (random, proofs) = (fastrand::Rng::with_seed(seed), Mutex::default());
-        Ok(Self { subject, random, lan, store, resource, recorder, agent, proofs })
+        Ok(Self { subject, random, lan, store, resource, recorder, agent, faults, proofs, doubts })
     }
 
     /// A client process with a direct way to everything.
@@ -110,7 +115,15 @@ impl Stage {
 
     /// Sets a player's clock apart from the machine's by so many seconds.
     pub(crate) fn jump(&self, player: &Player, clock: &WallClock, seconds: i64) -> Result<(), Stop> {
-        let done = clock.stand_apart(seconds).map_err(Stop::NotInstalled);
+        let done = match (player.reads(clock), self.faults) {
+            (false, _) => Err(Stop::NotInstalled(format!("{} does not read the clock that is to jump", player.name))),
+            (true, Faults::Made) => clock.stand_apart(seconds).map_err(Stop::NotInstalled),
+            (true, Faults::Pretended) => Ok(()),
+        };
+        let done = done.and_then(|()| match clock.apart().map_err(Stop::NotInstalled)? == seconds * 1_000_000_000 {
+            true => Ok(()),
+            false => Err(Stop::Ineffective(format!("{} has the time that it had", player.name))),
+        });
         let (fault, target) = (format!("wall clock {seconds:+} s"), player.name.clone());
         self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::Begin, installed: done.is_ok() });
         done
@@ -177,7 +190,10 @@ impl Stage {
             None => None,
         };
         let role = Role { name: name.to_owned(), client: self.subject.client, url, pace };
-        Player::start(&role, &self.agent, clock, host, self.recorder.clone(), self.resource.address).await
+        let (recorder, resource) = (self.recorder.clone(), self.resource.address);
+        let mut player = Player::start(&role, &self.agent, clock, host, recorder, resource).await?;
+        player.faults = self.faults;
+        Ok(player)
     }
 
     /// Does something to the store's servers.
@@ -186,7 +202,23 @@ impl Stage {
         let phase = if ends { Phase::End } else { Phase::Begin };
         let store = self.store.clone();
         let begin = crate::agent::now();
-        let done = blocking(move || store.inflict(fault)).await;
+        let faults = self.faults;
+        let done = blocking(move || {
+            let before = store.shows(fault)?;
+            if faults == Faults::Made {
+                store.inflict(fault)?;
+            }
+            // A process that was stopped runs for a moment yet.
+            let Some(before) = before else { return Ok(()) };
+            for _ in 0..25 {
+                if store.shows(fault)?.as_ref() != Some(&before) {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(Stop::Ineffective(before))
+        })
+        .await;
         let by = if fault == ServerFault::CutOffLeader { self.cut_by() } else { "" };
         let (word, target, installed) = (format!("{}{by}", fault.word()), "store".to_owned(), done.is_ok());
         let what = What::Fault { fault: word, target, phase, installed };
@@ -202,7 +234,9 @@ impl Stage {
             server.ok_or_else(|| Stop::NotInstalled("there is no one server to be cut off from".to_owned()))?;
         let passes = reaches(host, server)?;
         let at = crate::agent::now();
-        host.unplug().map_err(Stop::NotInstalled)?;
+        if self.faults == Faults::Made {
+            host.unplug().map_err(Stop::NotInstalled)?;
+        }
         let (fault, target) = (format!("cut off from the store{}", self.cut_by()), player.name.clone());
         let (host, recorder) = (host.clone(), self.recorder.clone());
         // Whoever waits for nothing to arrive takes his time, and the story goes on meanwhile.
@@ -218,7 +252,15 @@ impl Stage {
 
     /// Looks whether a fault was made, while the story goes on.
     fn prove(&self, looks: impl Future<Output = Result<(), Stop>> + Send + 'static) {
-        self.proofs.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::spawn(looks));
+        let doubts = self.doubts.clone();
+        let looks = tokio::spawn(async move {
+            let looked = looks.await;
+            if let Err(stop) = &looked {
+                let _ = doubts.send(stop.clone()); // nobody listens when the scenario is over
+            }
+            looked
+        });
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner).push(looks);
     }
 
     /// Whether each fault that was made was seen to be there. A scenario is judged after that alone.
@@ -256,10 +298,22 @@ impl Stage {
     }
 
     fn weather(&self, network: &Network, target: &str, weather: Weather) {
-        network.set(weather);
-        let phase = if weather == Weather::Fair { Phase::End } else { Phase::Begin };
+        if self.faults == Faults::Made {
+            network.set(weather);
+        }
+        let at = crate::agent::now();
         let (fault, target) = (format!("network: {weather:?}"), target.to_owned());
-        self.recorder.tell("lab", What::Fault { fault, target, phase, installed: true });
+        if weather == Weather::Fair {
+            return self.recorder.tell("lab", What::Fault { fault, target, phase: Phase::End, installed: true });
+        }
+        let (witness, recorder) = (network.witness(), self.recorder.clone());
+        self.prove(async move {
+            let installed = witness.sees(weather).await?;
+            let missing = format!("{fault}, {target}");
+            let what = What::Fault { fault, target, phase: Phase::Begin, installed };
+            recorder.add(Event { at, by: "lab".to_owned(), what });
+            if installed { Ok(()) } else { Err(Stop::Ineffective(missing)) }
+        });
     }
 
     /// A client of the laboratory's own, to look into the store with.
@@ -343,7 +397,7 @@ pub(crate) fn nothing_to_cut() -> Stop {
 }
 
 pub(crate) fn no_cut() -> Stop {
-    Stop::NotInstalled("connections are made across the cut".to_owned())
+    Stop::Ineffective("connections are made across the cut".to_owned())
 }
 
 /// A look into the store from beside.

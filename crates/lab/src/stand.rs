@@ -16,7 +16,12 @@ mod zookeeper_ensemble;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
-use fencepost::{LockName, Namespace, claim::Forced, clock::BootClock, registry};
+use fencepost::{
+    LockName, Namespace,
+    claim::Forced,
+    clock::{BootClock, Clock},
+    registry,
+};
 use fencepost_servers::{Lan, Namespaces, Network, Place, RedisServer, Shore, SmallDisk, WallClock};
 use tokio::runtime::Handle;
 
@@ -173,6 +178,14 @@ pub(crate) trait Stand: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// What can be seen of a fault: something else before than after. `None` where there is nothing to see. Blocks.
+    ///
+    /// # Errors
+    /// When nobody can look.
+    fn shows(&self, _fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(None)
+    }
+
     /// Does something to it. Blocks.
     ///
     /// # Errors
@@ -234,6 +247,11 @@ fn fill(disk: Option<&Arc<SmallDisk>>) -> Result<(), Stop> {
 /// Makes room again.
 fn clear(disk: Option<&Arc<SmallDisk>>) -> Result<(), Stop> {
     on(disk)?.clear().map_err(Stop::NotInstalled)
+}
+
+/// Whether there is any.
+fn shows_room(disk: Option<&Arc<SmallDisk>>) -> Option<String> {
+    disk.map(|disk| format!("the disk is full: {}", disk.is_full()))
 }
 
 fn on(disk: Option<&Arc<SmallDisk>>) -> Result<&Arc<SmallDisk>, Stop> {
@@ -332,6 +350,27 @@ fn jump(
         }
         _ => Ok(()),
     }
+}
+
+/// How far a server's clock is from the machine's, as far as a difference of a second says nothing.
+fn time_of(server: Option<i64>) -> Option<String> {
+    let machine = BootClock.wall().duration_since(std::time::UNIX_EPOCH).ok()?.as_secs();
+    let apart = apart(machine.try_into().ok()?, server?);
+    Some(format!("its clock is {} s apart from the machine's", (apart + 2).div_euclid(4) * 4))
+}
+
+/// Who holds a lock.
+fn holders(url: &str, lock: &str) -> Result<String, Stop> {
+    let failed = |error: &dyn fmt::Display| Stop::Failed(error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = registry::open_store(url, Namespace::default(), BootClock::shared()).await;
+        let store = store.map_err(|error| failed(&error))?;
+        let lock = LockName::new(lock).map_err(|error| failed(&error))?;
+        let states = store.inspect(Some(&lock)).await.map_err(|error| failed(&error))?;
+        let holders = states.into_iter().flat_map(|state| state.holders);
+        Ok(format!("held by {:?}", holders.map(|holder| holder.claimant.labels).collect::<Vec<_>>()))
+    })
 }
 
 /// By how many seconds one time is later than another, within half a day.

@@ -25,7 +25,7 @@ pub use cluster::ClusterSet;
 pub use etcd::EtcdCluster;
 pub use lan::{Host, Lan, Place, Shore};
 pub use namespaces::{HERE, Namespaces};
-pub use network::{Network, Weather};
+pub use network::{Network, Weather, Witness};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Administrator, PostgresServer, Rows};
 pub use redis::{RedisServer, Reply};

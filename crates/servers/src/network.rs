@@ -4,7 +4,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -118,6 +118,11 @@ impl Network {
         self.arrived.load(Relaxed)
     }
 
+    /// Who can look, from another task, at what the weather of this moment does.
+    pub fn witness(&self) -> Witness {
+        Witness { now: *self.weather.borrow() }
+    }
+
     /// Breaks the connections that are open, and lets new ones in.
     pub fn break_connections(&self) {
         self.breaks.send_replace(());
@@ -126,6 +131,62 @@ impl Network {
     /// Goes away as a killed server does: new connections are refused from the moment that open ones break.
     pub async fn vanish(mut self) {
         self.accepting.shutdown().await;
+    }
+}
+
+/// Somebody who sends a byte through a relay with the weather that was found, to a server that sends back what comes. A relay of
+/// its own, since the other may be gone before the byte had its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Witness {
+    now: Weather,
+}
+
+/// How long a byte may take that nobody holds up.
+const SOON: Duration = Duration::from_millis(300);
+
+impl Witness {
+    /// Whether the weather does to that byte what it is said to do.
+    ///
+    /// # Errors
+    /// When no port is to be had.
+    pub async fn sees(self, weather: Weather) -> std::io::Result<bool> {
+        let (server, relay) = (TcpListener::bind(("127.0.0.1", 0)).await?, TcpListener::bind(("127.0.0.1", 0)).await?);
+        let (behind, before) = (server.local_addr()?, relay.local_addr()?);
+        let (arrived, now, breaks) =
+            (Arc::new(AtomicU32::new(0)), watch::Sender::new(self.now), watch::Sender::new(()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(relay, behind, now, breaks, Arc::default()));
+        tasks.spawn(send_back(server, arrived.clone()));
+        let mut client = TcpStream::connect(before).await?;
+        let sent = client.write_all(b"x").await.is_ok();
+        let answer = tokio::time::timeout(SOON, client.read_u8()).await;
+        let (came_back, broke) = (matches!(answer, Ok(Ok(_))), !sent || matches!(answer, Ok(Err(_))));
+        let arrived = || arrived.load(Relaxed);
+        Ok(match weather {
+            Weather::Fair => came_back,
+            Weather::SlowReplies(_) | Weather::LostReplies => arrived() == 1 && !came_back,
+            Weather::SlowRequests(_) | Weather::LostRequests | Weather::Silence => arrived() == 0 && !broke,
+            Weather::Duplicates(delay) => {
+                tokio::time::sleep(delay + SOON).await;
+                arrived() == 2
+            }
+            Weather::Cut => broke,
+        })
+    }
+}
+
+async fn send_back(server: TcpListener, arrived: Arc<AtomicU32>) {
+    let mut connections = JoinSet::new();
+    while let Ok((mut connection, _)) = server.accept().await {
+        let arrived = arrived.clone();
+        connections.spawn(async move {
+            while let Ok(byte) = connection.read_u8().await {
+                arrived.fetch_add(1, Relaxed);
+                if connection.write_u8(byte).await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -260,6 +321,30 @@ async fn again(server: SocketAddr, request: Vec<u8>, delay: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_witness_tells_each_weather_from_none() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let network = Network::before(server.local_addr().expect("an address")).await.expect("a port");
+        let witness = network.witness();
+        let late = Duration::from_secs(1);
+        let bad = [
+            Weather::SlowReplies(late),
+            Weather::SlowRequests(late),
+            Weather::Duplicates(Duration::from_millis(10)),
+            Weather::LostReplies,
+            Weather::LostRequests,
+            Weather::Silence,
+            Weather::Cut,
+        ];
+        for weather in bad {
+            network.set(Weather::Fair);
+            assert!(!witness.sees(weather).await.expect("ports"), "{weather:?} where there is none");
+            network.set(weather);
+            assert!(witness.sees(weather).await.expect("ports"), "{weather:?}");
+            assert!(!witness.sees(Weather::Fair).await.expect("ports") || matches!(weather, Weather::Duplicates(_)));
+        }
+    }
 
     #[tokio::test]
     async fn who_hangs_up_in_silence_is_not_heard() {

@@ -40,6 +40,13 @@ impl SlowDisk {
     }
 }
 
+impl SlowDisk {
+    /// Whether a process is held up by one.
+    pub fn is_of(pid: Option<u32>) -> bool {
+        pid.is_some_and(is_traced)
+    }
+}
+
 impl Drop for SlowDisk {
     fn drop(&mut self) {
         let _ = self.0.kill();

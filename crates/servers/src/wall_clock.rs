@@ -55,6 +55,16 @@ impl WallClock {
         self.put(SLEPT, i64::try_from(span.as_nanos()).map_err(|_| "no machine sleeps that long")?)
     }
 
+    /// By how many nanoseconds it is apart from the machine's clock.
+    ///
+    /// # Errors
+    /// In words, when that cannot be read.
+    pub fn apart(&self) -> Result<i64, String> {
+        let mut nanos = [0; 8];
+        self.offset.as_file().read_exact_at(&mut nanos, WALL).map_err(|error| error.to_string())?;
+        Ok(i64::from_ne_bytes(nanos))
+    }
+
     fn put(&self, at: u64, nanos: i64) -> Result<(), String> {
         // In place: a server that reads the mapped file while it is empty would be killed.
         self.offset.as_file().write_all_at(&nanos.to_ne_bytes(), at).map_err(|error| error.to_string())

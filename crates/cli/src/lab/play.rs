@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use fencepost_lab::{
     AgentCommand, CutBy, Scenario, Subject, Verdict, Wish, report,
-    run::{self, Cell, Plan},
+    run::{self, Cell, Faults, Plan},
     versions,
 };
 
@@ -81,7 +81,7 @@ fn plan(global: &Global, verb: &Run) -> Result<Plan, Ending> {
     }
     let seed = verb.seed.unwrap_or_else(|| fastrand::u64(1..1_000_000));
     let cut_by = cut_by(verb, &cells);
-    Ok(Plan { cells, trials: verb.trials, seed, at_once: verb.at_once.into(), agent, cut_by })
+    Ok(Plan { cells, trials: verb.trials, seed, at_once: verb.at_once.into(), agent, cut_by, faults: Faults::Made })
 }
 
 /// Moves this process into namespaces where they are wanted, before it has threads.

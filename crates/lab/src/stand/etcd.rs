@@ -9,8 +9,11 @@ use std::{
 use fencepost_servers::{EtcdCluster, Lan, WallClock};
 use rustix::process::Signal;
 
-use super::{NO_CLOCK, ServerFault, Stand, Way, jump, needs, no_snapshot, not_possible, place};
-use crate::{fault::signal, scenario::Stop};
+use super::{NO_CLOCK, ServerFault, Stand, Way, jump, needs, no_snapshot, not_possible, place, time_of};
+use crate::{
+    fault::{signal, state},
+    scenario::Stop,
+};
 
 /// Small, so that it is soon full.
 const QUOTA: &str = "--quota-backend-bytes=4194304";
@@ -54,6 +57,18 @@ impl Stand for Member {
 
     fn logs(&self) -> Vec<(String, String)> {
         vec![("etcd".to_owned(), self.cluster.log())]
+    }
+
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(match fault {
+            ServerFault::Freeze | ServerFault::Thaw => Some(state(self.cluster.pid(0)).to_owned()),
+            ServerFault::Restart | ServerFault::Restore => Some(format!("it is process {:?}", self.cluster.pid(0))),
+            ServerFault::Fill | ServerFault::Clear => {
+                Some(format!("alarms: {}", self.cluster.etcdctl(&["alarm", "list"])))
+            }
+            ServerFault::JumpClock | ServerFault::SetClockBack => time_of(self.cluster.second_of_day(0)),
+            _ => None,
+        })
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

@@ -79,6 +79,20 @@ impl Stand for Members {
         vec![("etcd".to_owned(), self.cluster.log())]
     }
 
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        let leaders: Vec<_> = (0..self.cluster.size()).filter(|member| self.cluster.leads(*member)).collect();
+        Ok(match fault {
+            ServerFault::SlowDisk => Some(format!(
+                "traced: {:?}",
+                leaders.iter().map(|led| SlowDisk::is_of(self.cluster.pid(*led))).collect::<Vec<_>>()
+            )),
+            ServerFault::CrashMaster | ServerFault::FreezeLeader | ServerFault::CutOffLeader => {
+                Some(format!("leaders: {leaders:?}"))
+            }
+            _ => None,
+        })
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         let leader = self.cluster.wait_for_leader();
         match fault {

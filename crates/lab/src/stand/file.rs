@@ -10,7 +10,7 @@ use std::{
 use fencepost_servers::SmallDisk;
 use tempfile::TempDir;
 
-use super::{Ground, ServerFault, Stand, break_by_force, clear, fill, not_possible};
+use super::{Ground, ServerFault, Stand, break_by_force, clear, fill, holders, not_possible, shows_room};
 use crate::scenario::Stop;
 
 /// Room for a few locks.
@@ -38,6 +38,15 @@ impl Directory {
 impl Stand for Directory {
     fn url(&self) -> String {
         format!("file:{}", self.locks().display())
+    }
+
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(match fault {
+            ServerFault::RestartEmpty => Some(format!("the directory is there: {}", self.locks().exists())),
+            ServerFault::Fill | ServerFault::Clear => shows_room(self.disk.as_ref()),
+            ServerFault::Break(lock) => Some(holders(&self.url(), lock)?),
+            _ => None,
+        })
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

@@ -11,7 +11,8 @@ use fencepost_postgres::PostgresConfig;
 use fencepost_servers::{PostgresServer, SmallDisk, WallClock};
 
 use super::{
-    Ground, NO_CLOCK, ServerFault, Stand, Way, break_by_force, clear, fill, jump, no_snapshot, not_possible, place,
+    Ground, NO_CLOCK, ServerFault, Stand, Way, break_by_force, clear, fill, holders, jump, no_snapshot, not_possible,
+    place, shows_room, time_of,
 };
 use crate::scenario::Stop;
 
@@ -65,6 +66,13 @@ impl Server {
     }
 }
 
+impl Server {
+    /// The time by its wall clock.
+    fn seconds(&self) -> Option<i64> {
+        self.server.value(DATABASE, "SELECT extract(epoch FROM clock_timestamp())::bigint").parse().ok()
+    }
+}
+
 /// A server with Fencepost's tables.
 pub(super) fn migrated(start: impl FnOnce() -> PostgresServer) -> Result<PostgresServer, Stop> {
     let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -101,6 +109,16 @@ impl Stand for Server {
         vec![("postgres".to_owned(), self.server.log())]
     }
 
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(match fault {
+            ServerFault::Restart => Some(format!("it is process {:?}", self.server.pid())),
+            ServerFault::Fill | ServerFault::Clear => shows_room(self.disk.as_ref()),
+            ServerFault::JumpClock | ServerFault::SetClockBack => time_of(self.seconds()),
+            ServerFault::Break(lock) => Some(holders(&self.url(), lock)?),
+            _ => None,
+        })
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::Freeze => self.server.freeze(),
@@ -129,8 +147,7 @@ impl Stand for Server {
                 self.server.sql(DATABASE, ends);
             }
             ServerFault::JumpClock | ServerFault::SetClockBack => {
-                let now = "SELECT extract(epoch FROM clock_timestamp())::bigint";
-                return jump(&self.clock, self.server.pid(), fault, || self.server.value(DATABASE, now).parse().ok());
+                return jump(&self.clock, self.server.pid(), fault, || self.seconds());
             }
             ServerFault::Fill => {
                 fill(self.disk.as_ref())?;

@@ -1,6 +1,6 @@
 //! A PostgreSQL server with Fencepost's tables, and a standby of it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use fencepost_servers::{Lan, Place, PostgresServer};
 
@@ -102,6 +102,32 @@ impl Stand for Pair {
 
     fn logs(&self) -> Vec<(String, String)> {
         vec![("primary".to_owned(), self.primary.log()), ("standby".to_owned(), self.standby.log())]
+    }
+
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        let says =
+            |server: &PostgresServer, text: &str| Some(format!("{text}: {}", server.value(postgres::DATABASE, text)));
+        Ok(match fault {
+            ServerFault::HoldReplication => says(&self.standby, "SELECT count(*) FROM pg_stat_wal_receiver"),
+            ServerFault::FailOver | ServerFault::CrashMaster | ServerFault::CutOffLeader => {
+                says(&self.standby, "SELECT pg_is_in_recovery()")
+            }
+            // Whoever is to be cancelled may come to wait a moment later.
+            ServerFault::CancelWaits => {
+                let who = "SELECT coalesce(string_agg(pid || ' since ' || query_start, ', ' ORDER BY pid), '') \
+                           FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+                let waits = || self.primary.value(postgres::DATABASE, who);
+                let comes = (0..50).map(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    waits()
+                });
+                Some(format!(
+                    "these wait for the standby: {}",
+                    comes.into_iter().find(|who| !who.is_empty()).unwrap_or_default()
+                ))
+            }
+            _ => None,
+        })
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

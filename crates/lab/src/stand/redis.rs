@@ -7,8 +7,12 @@ use fencepost_servers::{Lan, RedisServer, Reply, WallClock};
 use super::{
     NO_CLOCK, ServerFault, Stand, Way, jump, needs, not_possible, place,
     redis_errands::{Copies, restart},
+    time_of,
 };
-use crate::{fault::signal, scenario::Stop};
+use crate::{
+    fault::{signal, state},
+    scenario::Stop,
+};
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -55,6 +59,18 @@ impl Stand for Server {
 
     fn logs(&self) -> Vec<(String, String)> {
         vec![("redis".to_owned(), self.server.log())]
+    }
+
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        let says = |words: &[&str]| Ok::<_, Stop>(Some(format!("{words:?}: {:?}", self.server.try_command(words)?)));
+        match fault {
+            ServerFault::Freeze | ServerFault::Thaw => Ok(Some(state(self.server.pid()).to_owned())),
+            ServerFault::Restart | ServerFault::Restore => Ok(Some(format!("it is process {:?}", self.server.pid()))),
+            ServerFault::RestartEmpty => says(&["DBSIZE"]),
+            ServerFault::Fill | ServerFault::Clear => says(&["CONFIG", "GET", "maxmemory"]),
+            ServerFault::JumpClock | ServerFault::SetClockBack => Ok(time_of(self.server.seconds())),
+            _ => Ok(None),
+        }
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

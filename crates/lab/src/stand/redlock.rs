@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use super::{
     ServerFault, Side, Stand, UNGUARDED, Way, jump, needs, not_possible, numbered,
     redis_errands::{Copies, restart},
+    time_of,
 };
 use crate::{fault::signal, scenario::Stop};
 
@@ -82,6 +83,15 @@ impl Stand for Servers {
 
     fn logs(&self) -> Vec<(String, String)> {
         numbered("redis", self.servers.iter().map(RedisServer::log))
+    }
+
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(match fault {
+            ServerFault::RestartEmpty => Some(format!("keys: {:?}", self.servers[MIDDLE].try_command(&["DBSIZE"])?)),
+            ServerFault::JumpClock => time_of(self.servers[MIDDLE].seconds()),
+            ServerFault::CrashMaster => Some(format!("it is process {:?}", self.servers[0].pid())),
+            _ => None,
+        })
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fencepost_servers::{Network, RedisServer, SentinelSet, sentinel_beside};
+use fencepost_servers::{Network, RedisServer, Reply, SentinelSet, sentinel_beside};
 use rustix::process::Signal;
 use tokio::runtime::Handle;
 
@@ -95,6 +95,21 @@ impl Stand for Set {
         logs
     }
 
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(match fault {
+            ServerFault::HoldReplication | ServerFault::HoldTheHeir => {
+                let heir =
+                    self.set.replicas().next().ok_or_else(|| Stop::NotInstalled("there is no replica".into()))?;
+                Some(format!("the replica takes what its master sends: {}", takes(heir, self.set.master())?))
+            }
+            ServerFault::CrashMaster
+            | ServerFault::FreezeLeader
+            | ServerFault::CutOffLeader
+            | ServerFault::FailOver => Some(format!("the master is {}", self.set.master().address())),
+            _ => None,
+        })
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         match fault {
             ServerFault::HoldReplication => self.hold_replication(),
@@ -125,4 +140,21 @@ impl Stand for Set {
             other => Err(not_possible(other, "a Sentinel set")),
         }
     }
+}
+
+/// Whether something that a master sends, and that changes nothing, is taken by its replica.
+fn takes(replica: &RedisServer, master: &RedisServer) -> Result<bool, Stop> {
+    let taken = || {
+        let Reply::Text(info) = replica.try_command(&["INFO", "replication"])? else { return Ok(None) };
+        Ok::<_, Stop>(info.lines().find_map(|line| line.strip_prefix("slave_repl_offset:")).map(str::to_owned))
+    };
+    let before = taken()?;
+    master.try_command(&["PUBLISH", "fencepost-lab", "x"])?;
+    for _ in 0..30 {
+        if taken()? != before {
+            return Ok(true);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Ok(false)
 }

@@ -9,8 +9,10 @@ use std::{
 use fencepost_servers::{SmallDisk, WallClock, ZooKeeperServer};
 use tempfile::TempDir;
 
-use super::{Ground, NO_CLOCK, ServerFault, Stand, Way, clear, fill, jump, needs, no_snapshot, not_possible, place};
-use crate::scenario::Stop;
+use super::{
+    Ground, NO_CLOCK, ServerFault, Stand, Way, clear, fill, jump, needs, no_snapshot, not_possible, place, shows_room,
+};
+use crate::{fault::state, scenario::Stop};
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -77,6 +79,18 @@ impl Stand for Server {
 
     fn logs(&self) -> Vec<(String, String)> {
         vec![("zookeeper".to_owned(), self.server.log())]
+    }
+
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        Ok(match fault {
+            ServerFault::Freeze | ServerFault::Thaw => Some(state(self.server.pid()).to_owned()),
+            ServerFault::Restart => Some(format!("it is process {:?}", self.server.pid())),
+            ServerFault::Fill | ServerFault::Clear => shows_room(self.disk.as_ref()),
+            ServerFault::JumpClock | ServerFault::SetClockBack => {
+                self.clock.as_ref().ok().map(|clock| format!("its clock is {:?} ns apart", clock.apart()))
+            }
+            _ => None,
+        })
     }
 
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {

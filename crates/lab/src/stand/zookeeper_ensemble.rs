@@ -77,6 +77,13 @@ impl Stand for Servers {
         numbered("zookeeper", self.ensemble.servers().iter().map(ZooKeeperServer::log))
     }
 
+    fn shows(&self, fault: ServerFault) -> Result<Option<String>, Stop> {
+        let of_the_leader =
+            matches!(fault, ServerFault::CrashMaster | ServerFault::FreezeLeader | ServerFault::CutOffLeader);
+        let modes = || self.ensemble.servers().iter().map(ZooKeeperServer::mode).collect::<Vec<_>>();
+        Ok(of_the_leader.then(|| format!("modes: {:?}", modes())))
+    }
+
     fn inflict(&self, fault: ServerFault) -> Result<(), Stop> {
         let leader = self.leader();
         match fault {

@@ -4,7 +4,7 @@ use fencepost_history::{Event, What};
 use fencepost_lab::{
     AgentCommand, CutBy, SUBJECTS, Verdict, Wish,
     agent::Client,
-    run::{Cell, Plan, cells},
+    run::{Cell, Faults, Plan, cells},
     scenarios,
 };
 
@@ -28,7 +28,8 @@ async fn cut(cut_by: CutBy) -> Vec<Cell> {
     let agent = AgentCommand { program: env!("CARGO_BIN_EXE_fencepost-agent").into(), arguments: Vec::new() };
     let chosen: Vec<_> = scenarios::ALL.iter().copied().filter(|scenario| scenario.cuts_the_network()).collect();
     let ours: Vec<_> = SUBJECTS.iter().copied().filter(|on| on.client == Client::Library).collect();
-    let plan = Plan { cells: cells(&chosen, &ours), trials: 1, seed: 1, at_once: 6, agent, cut_by };
+    let plan =
+        Plan { cells: cells(&chosen, &ours), trials: 1, seed: 1, at_once: 6, agent, cut_by, faults: Faults::Made };
     played(&plan).await
 }
 

@@ -2,5 +2,6 @@
 
 mod cut;
 mod matrix;
+mod pretended;
 mod readmes;
 mod report;

@@ -6,7 +6,7 @@ use crate::cut::apart;
 
 use fencepost_lab::{
     AgentCommand, CutBy, SUBJECTS, Verdict, Wish, report,
-    run::{Cell, Plan, cells, play},
+    run::{Cell, Faults, Plan, cells, play},
     scenarios,
 };
 
@@ -23,7 +23,15 @@ fn every_cell_comes_out_as_the_guarantees_say() {
 
 async fn every_cell(cut_by: CutBy) {
     let agent = AgentCommand { program: env!("CARGO_BIN_EXE_fencepost-agent").into(), arguments: Vec::new() };
-    let plan = Plan { cells: cells(scenarios::ALL, SUBJECTS), trials: 1, seed: 1, at_once: 6, agent, cut_by };
+    let plan = Plan {
+        cells: cells(scenarios::ALL, SUBJECTS),
+        trials: 1,
+        seed: 1,
+        at_once: 6,
+        agent,
+        cut_by,
+        faults: Faults::Made,
+    };
     let mut done = played(&plan).await;
     // Where a right is missing the cell cannot be looked at; the page keeps what is expected of it.
     for cell in

@@ -6,7 +6,7 @@ use fencepost_history::{Answer, Event, History, Phase, Verb, What};
 use fencepost_lab::{
     AgentCommand, CutBy, SUBJECTS, Verdict, Wish,
     report::{self, page},
-    run::{Plan, cells, play},
+    run::{Faults, Plan, cells, play},
     scenarios,
 };
 
@@ -18,8 +18,15 @@ async fn some_page() -> String {
     let chosen = ["contention", "kleppmann-pause", "restart-without-data", "permits"]
         .map(|name| scenarios::named(name).expect("it is known"));
     let on: Vec<_> = SUBJECTS.iter().copied().filter(|on| on.to_string() == "file").collect();
-    let plan =
-        Plan { cells: cells(&chosen, &on), trials: 1, seed: 1, at_once: 4, agent, cut_by: CutBy::choose(Wish::Relays) };
+    let plan = Plan {
+        cells: cells(&chosen, &on),
+        trials: 1,
+        seed: 1,
+        at_once: 4,
+        agent,
+        cut_by: CutBy::choose(Wish::Relays),
+        faults: Faults::Made,
+    };
     page(&play(&plan, &mut |_| {}).await)
 }
 

@@ -45,9 +45,10 @@ impl Servers {
         Handle::current().block_on(self.ensemble.leader())
     }
 
-    /// One that leads and is not this one, who may still think that it does.
+    /// One that leads and is not this one, who may still think that it does. The others may elect him once more, several times
+    /// even, and wait five seconds for him each time.
     fn wait_for_other_than(&self, old: usize) -> Result<(), Stop> {
-        for _ in 0..1000 {
+        for _ in 0..2000 {
             let others = (0..).zip(self.ensemble.servers()).filter(|(number, _)| *number != old);
             if others.into_iter().any(|(_, server)| server.mode().as_deref() == Some("leader")) {
                 return Ok(());

@@ -8,9 +8,9 @@ use crate::{
 
 /// Ticks that a follower may be silent before it counts as lost, and a leader before its followers give up.
 const SYNC_LIMIT: u32 = 20;
-/// Ticks that a new leader and its followers have to agree in. They begin anew when it is not enough, as on a machine that does
-/// much else.
-const INIT_LIMIT: u32 = 300;
+/// Ticks that a new leader and its followers have to agree in, before they begin anew: as they must when they have elected one
+/// that is cut off from them.
+const INIT_LIMIT: u32 = 50;
 
 /// Several servers that agree, with networks between them that can be disturbed.
 #[derive(Debug)]

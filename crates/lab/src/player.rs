@@ -112,7 +112,7 @@ impl Player {
         }
         let (next, grants, suspended, faults) = (0, 0, None, Faults::Made);
         let (to_store, to_resource) = (None, None);
-        let player = Self {
+        Ok(Self {
             name,
             faults,
             child,
@@ -126,8 +126,7 @@ impl Player {
             host,
             to_store,
             to_resource,
-        };
-        Ok(player)
+        })
     }
 
     /// Begins to take the lock, under a new grant. `wait` is the limit; without one it waits as long as it takes.
@@ -297,8 +296,7 @@ impl Drop for Player {
 }
 
 impl UnderWay {
-    /// Waits for its end.
-    /// Whether it was granted; false when others hold it.
+    /// Waits for its end. Whether it was granted; false when others hold it.
     pub(crate) async fn granted(self) -> Result<bool, Stop> {
         match self.came().await? {
             (Came::Failed, why) => Err(Stop::Failed(why)),
@@ -306,6 +304,7 @@ impl UnderWay {
         }
     }
 
+    /// Waits for its end.
     pub(crate) async fn came(self) -> Result<(Came, String), Stop> {
         match tokio::time::timeout(PATIENCE, self.came).await {
             Ok(Ok(came)) => Ok(came),

@@ -17,10 +17,11 @@ mod zookeeper_ensemble;
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use fencepost::{
-    LockName, Namespace,
+    Error, LockName, Namespace,
     claim::Forced,
     clock::{BootClock, Clock},
     registry,
+    store::Store,
 };
 use fencepost_servers::{Lan, Namespaces, Network, Place, RedisServer, Shore, SmallDisk, WallClock};
 use tokio::runtime::Handle;
@@ -316,17 +317,24 @@ pub(crate) fn all_found(executable: &str) -> impl Iterator<Item = PathBuf> {
 
 /// An administrator breaks a lock, as `fencepost break` does.
 fn break_by_force(url: &str, lock: &str) -> Result<(), Stop> {
-    let failed = |error: &dyn fmt::Display| Stop::Failed(error.to_string());
+    match at_the_store(url, lock, async |store, lock| store.force(lock, None).await)? {
+        Forced::Broken(_) => Ok(()),
+        other => Err(Stop::Failed(format!("the lock could not be broken: {other:?}"))),
+    }
+}
+
+/// Does something with a lock, as a client that comes for that alone. Blocks.
+fn at_the_store<A>(
+    url: &str,
+    lock: &str,
+    ask: impl AsyncFnOnce(&dyn Store, &LockName) -> Result<A, Error>,
+) -> Result<A, Stop> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let store = registry::open_store(url, Namespace::default(), BootClock::shared()).await;
-        let store = store.map_err(|error| failed(&error))?;
-        let lock = LockName::new(lock).map_err(|error| failed(&error))?;
-        match store.force(&lock, None).await.map_err(|error| failed(&error))? {
-            Forced::Broken(_) => Ok(()),
-            other => Err(Stop::Failed(format!("the lock could not be broken: {other:?}"))),
-        }
-    })
+    let answer = runtime.block_on(async {
+        let store = registry::open_store(url, Namespace::default(), BootClock::shared()).await?;
+        ask(&*store, &LockName::new(lock)?).await
+    });
+    answer.map_err(|error| Stop::Failed(error.to_string()))
 }
 
 /// Moves a server's wall clock, if it has one of its own and reads it, and looks whether it tells another time.
@@ -361,16 +369,9 @@ fn time_of(server: Option<i64>) -> Option<String> {
 
 /// Who holds a lock.
 fn holders(url: &str, lock: &str) -> Result<String, Stop> {
-    let failed = |error: &dyn fmt::Display| Stop::Failed(error.to_string());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let store = registry::open_store(url, Namespace::default(), BootClock::shared()).await;
-        let store = store.map_err(|error| failed(&error))?;
-        let lock = LockName::new(lock).map_err(|error| failed(&error))?;
-        let states = store.inspect(Some(&lock)).await.map_err(|error| failed(&error))?;
-        let holders = states.into_iter().flat_map(|state| state.holders);
-        Ok(format!("held by {:?}", holders.map(|holder| holder.claimant.labels).collect::<Vec<_>>()))
-    })
+    let states = at_the_store(url, lock, async |store, lock| store.inspect(Some(lock)).await)?;
+    let holders = states.into_iter().flat_map(|state| state.holders);
+    Ok(format!("held by {:?}", holders.map(|holder| holder.claimant.labels).collect::<Vec<_>>()))
 }
 
 /// By how many seconds one time is later than another, within half a day.

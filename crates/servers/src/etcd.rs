@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{etcd::ways::Ways, lan::Place, log, network::Weather, survivors::end_with_us, wall_clock::WallClock};
+use crate::{etcd::ways::Ways, lan::Place, log, network::Weather, wall_clock::WallClock};
 
 /// The beginning of the keys that fill it.
 const FILLING: &str = "filling/";
@@ -387,8 +387,7 @@ impl EtcdCluster {
             .args(["--logger", "zap", "--log-level", "error"])
             .args(&self.settings)
             .stdin(Stdio::null());
-        let process = member.place.spawn(&mut etcd).expect("the package etcd-server must be installed");
-        end_with_us(process.id(), "KILL");
+        let process = member.place.spawn(&mut etcd, "KILL").expect("the package etcd-server must be installed");
         if let Some(ways) = &self.ways {
             ways.runs_as(number, process.id());
         }

@@ -19,7 +19,7 @@ use std::{
 
 use crate::{
     namespaces::{HERE, Namespaces, OtherNetwork, forwards, ip, sends},
-    survivors,
+    survivors::{end_with_us, mark},
 };
 
 /// How many hosts a network has room for.
@@ -258,12 +258,15 @@ impl Place {
         bound.and_then(|bound| bound).expect("a free port")
     }
 
-    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        let command = survivors::mark(command);
-        match self.host() {
+    /// Starts a program there that ends with this process, by this signal when nobody else ends it.
+    pub(crate) fn spawn(&self, command: &mut Command, last_signal: &str) -> io::Result<Child> {
+        let command = mark(command);
+        let child = match self.host() {
             None => command.spawn(),
             Some(host) => host.inside(|| command.spawn())?,
-        }
+        }?;
+        end_with_us(child.id(), last_signal);
+        Ok(child)
     }
 }
 

@@ -36,6 +36,20 @@ pub use survivors::{end_with_us, mark};
 pub use wall_clock::WallClock;
 pub use zookeeper::{Admin, Refused, TICK, ZooKeeperEnsemble, ZooKeeperServer};
 
+/// A copy of a server's data as they are.
+fn snapshot(data: &std::path::Path) -> std::io::Result<tempfile::TempDir> {
+    let copy = tempfile::tempdir()?;
+    copy_files(data, copy.path())?;
+    Ok(copy)
+}
+
+/// Puts a copy in the place of a server's data.
+fn restore(copy: &std::path::Path, data: &std::path::Path) -> std::io::Result<()> {
+    let _ = std::fs::remove_dir_all(data); // there may be none
+    std::fs::create_dir(data)?;
+    copy_files(copy, data)
+}
+
 /// Copies the files of one directory into another.
 fn copy_files(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
     for file in std::fs::read_dir(from)? {

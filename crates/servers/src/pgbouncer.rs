@@ -9,9 +9,9 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
+    lan::Place,
     log,
     postgres::{free_address, give_away, unprivileged_program},
-    survivors::{end_with_us, mark},
 };
 
 /// A PgBouncer before a server, in transaction mode: each transaction of a client may go over another connection. It ends
@@ -46,9 +46,8 @@ impl PgBouncer {
         give_away(directory.path());
         let mut command = unprivileged_program("pgbouncer");
         log::keep(&mut command, directory.path()).expect("a log");
-        let process = mark(command.arg(&file)).stdin(Stdio::null()).spawn();
+        let process = Place::default().spawn(command.arg(&file).stdin(Stdio::null()), "KILL");
         let process = process.expect("the package pgbouncer must be installed");
-        end_with_us(process.id(), "KILL");
         for _ in 0..500 {
             if TcpStream::connect(address).is_ok() {
                 break;

@@ -19,7 +19,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{lan::Place, small_disk::SmallDisk, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, small_disk::SmallDisk, wall_clock::WallClock};
 
 /// The user and group `nobody` of every Linux: PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65534;
@@ -134,9 +134,7 @@ impl PostgresServer {
     pub fn standby_in(&self, name: &str, place: &Place) -> Self {
         let (primary, ip) = (self.address, self.address.ip().to_string());
         let standby = Self::on_new_data(&[], None, place, None, |data| {
-            let mut copy = unprivileged("pg_basebackup");
-            copy.args(["-h", &ip, "-p", &primary.port().to_string(), "-U", "postgres", "-c", "fast"]);
-            run(copy.arg("-D").arg(data).args(["--write-recovery-conf", "--no-sync", "--wal-method=stream"]));
+            run(base_backup(primary, data).arg("--write-recovery-conf"));
             let port = primary.port();
             let connection =
                 format!("primary_conninfo = 'host={ip} port={port} user=postgres application_name={name}'");
@@ -252,9 +250,7 @@ impl PostgresServer {
     /// When it cannot be made.
     pub fn back_up(&self) -> PathBuf {
         let backup = self.data.with_file_name("backup");
-        let mut copy = unprivileged("pg_basebackup");
-        copy.args(["-h", "127.0.0.1", "-p", &self.address.port().to_string(), "-U", "postgres", "-c", "fast"]);
-        run(copy.arg("-D").arg(&backup).args(["--no-sync", "--wal-method=stream"]));
+        run(&mut base_backup(self.address, &backup));
         backup
     }
 
@@ -372,8 +368,7 @@ impl PostgresServer {
             clock.govern(&mut postgres);
         }
         postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let mut process = self.place.spawn(&mut postgres).expect("postgres can be run");
-        end_with_us(process.id(), "QUIT");
+        let mut process = self.place.spawn(&mut postgres, "QUIT").expect("postgres can be run");
         for _ in 0..1000 {
             if self.try_sql("postgres", "SELECT 1").is_ok() {
                 *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
@@ -451,6 +446,14 @@ fn run(command: &mut Command) -> Vec<u8> {
     let output = command.output().expect("the package postgresql must be installed");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
+}
+
+/// Copies a running server's data to `to`.
+fn base_backup(server: SocketAddr, to: &Path) -> Command {
+    let mut copy = unprivileged("pg_basebackup");
+    copy.args(["-h", &server.ip().to_string(), "-p", &server.port().to_string(), "-U", "postgres", "-c", "fast"]);
+    copy.arg("-D").arg(to).args(["--no-sync", "--wal-method=stream"]);
+    copy
 }
 
 fn children_of(parent: u32) -> Vec<u32> {

@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{copy_files, lan::Place, log, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, log, restore, snapshot, wall_clock::WallClock};
 
 /// Where a server keeps its append-only file, below its directory.
 const DATA: &str = "appendonlydir";
@@ -185,9 +185,7 @@ impl RedisServer {
     /// # Errors
     /// When they cannot be copied.
     pub fn snapshot(&self) -> std::io::Result<TempDir> {
-        let copy = tempfile::tempdir()?;
-        copy_files(&self.directory.path().join(DATA), copy.path())?;
-        Ok(copy)
+        snapshot(&self.directory.path().join(DATA))
     }
 
     /// Puts the data of a copy in the place of its own. For a server that was killed.
@@ -195,10 +193,7 @@ impl RedisServer {
     /// # Errors
     /// When they cannot be copied.
     pub fn restore(&self, copy: &Path) -> std::io::Result<()> {
-        self.forget();
-        let data = self.directory.path().join(DATA);
-        std::fs::create_dir(&data)?;
-        copy_files(copy, &data)
+        restore(copy, &self.directory.path().join(DATA))
     }
 
     /// Sends one command on a connection of its own.
@@ -215,9 +210,8 @@ impl RedisServer {
             clock.govern(&mut command);
         }
         log::keep(&mut command, self.directory.path()).expect("a log");
-        let process = self.place.spawn(command.args(&self.arguments).stdin(Stdio::null()));
+        let process = self.place.spawn(command.args(&self.arguments).stdin(Stdio::null()), "KILL");
         let mut process = process.expect("the package redis-server must be installed");
-        end_with_us(process.id(), "KILL");
         for _ in 0..500 {
             if self.is_up_as(process.id()) {
                 *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::survivors::{end_with_us, mark};
+use crate::lan::Place;
 
 /// The disk of one process. As fast as before when dropped.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ impl SlowDisk {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e"]);
         strace.arg(format!("inject=fdatasync:delay_enter={}", delay.as_micros())).args(["-p", &pid.to_string()]);
-        let child = mark(&mut strace).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = Place::default().spawn(&mut strace, "KILL");
         let mut slow =
             Self(child.map_err(|error| format!("strace cannot be run, install the package strace: {error}"))?);
-        end_with_us(slow.0.id(), "KILL");
         for _ in 0..500 {
             if is_traced(pid) {
                 return Ok(slow);
@@ -38,9 +38,7 @@ impl SlowDisk {
         }
         Err("strace may not trace another process here: that needs the right to ptrace it".to_owned())
     }
-}
 
-impl SlowDisk {
     /// Whether a process is held up by one.
     pub fn is_of(pid: Option<u32>) -> bool {
         pid.is_some_and(is_traced)

@@ -21,7 +21,7 @@ pub use crate::zookeeper::{
     admin::{Admin, Refused},
     ensemble::ZooKeeperEnsemble,
 };
-use crate::{copy_files, lan::Place, log, small_disk::SmallDisk, survivors::end_with_us, wall_clock::WallClock};
+use crate::{lan::Place, log, restore, small_disk::SmallDisk, snapshot, wall_clock::WallClock};
 
 /// Where Debian puts the classes.
 const JARS: &str = "/usr/share/java";
@@ -193,9 +193,7 @@ impl ZooKeeperServer {
     /// # Errors
     /// When they cannot be copied.
     pub fn snapshot(&self) -> std::io::Result<TempDir> {
-        let copy = tempfile::tempdir()?;
-        copy_files(&self.directory.path().join(DATA), copy.path())?;
-        Ok(copy)
+        snapshot(&self.directory.path().join(DATA))
     }
 
     /// Puts the data of a copy in the place of its own. For a server that was killed.
@@ -203,10 +201,7 @@ impl ZooKeeperServer {
     /// # Errors
     /// When they cannot be copied.
     pub fn restore(&self, copy: &Path) -> std::io::Result<()> {
-        self.forget();
-        let data = self.directory.path().join(DATA);
-        std::fs::create_dir(&data)?;
-        copy_files(copy, &data)
+        restore(copy, &self.directory.path().join(DATA))
     }
 
     /// Stops it as SIGSTOP does: its connections stay open and say nothing.
@@ -286,8 +281,7 @@ impl ZooKeeperServer {
             .args(["-cp", &classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .arg(self.directory.path().join("zoo.cfg"))
             .stdin(Stdio::null());
-        let process = self.place.spawn(&mut java).expect("the package default-jre-headless must be installed");
-        end_with_us(process.id(), "KILL");
+        let process = self.place.spawn(&mut java, "KILL").expect("the package default-jre-headless must be installed");
         *self.process() = Some(process);
     }
 
